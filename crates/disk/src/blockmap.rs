@@ -23,7 +23,7 @@ pub(crate) const MAX_SIZE: u64 = 256 << 40;
 /// What a layer knows of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     /// Nothing: look below.
     Below = 0,
     /// Its bytes are in the layer's data file.
@@ -32,7 +32,7 @@ pub(crate) enum State {
     Zero = 2,
 }
 
-impl State {
+impl BlockState {
     /// That of a block of a word, whose number within the group is below 32.
     pub(crate) const fn of_word(word: u64, block: u64) -> Self {
         Self::from_bits(word >> (block * 2))
@@ -75,11 +75,11 @@ impl Page {
     }
 }
 
-type Slot = OnceLock<Box<[OnceLock<Page>]>>;
+type PageSlot = OnceLock<Box<[OnceLock<Page>]>>;
 
 /// The states of a layer's blocks.
 pub(crate) struct BlockMap {
-    slots: [Slot; SLOTS],
+    slots: [PageSlot; SLOTS],
     /// Pages with changed words.
     changed: Mutex<Vec<u64>>,
     /// How many blocks are private.
@@ -101,7 +101,7 @@ impl BlockMap {
     }
 
     fn recount(&self, old: u64, new: u64) {
-        let private = |word: u64| u64::from((word & State::Private.pattern()).count_ones());
+        let private = |word: u64| u64::from((word & BlockState::Private.pattern()).count_ones());
         let (before, after) = (private(old), private(new));
         if after > before {
             self.private.fetch_add(after - before, Ordering::Relaxed);
@@ -135,20 +135,20 @@ impl BlockMap {
     }
 
     /// The state of a block.
-    pub(crate) fn get(&self, block: u64) -> State {
-        State::from_bits(self.word(block / GROUP) >> (block % GROUP * 2))
+    pub(crate) fn get(&self, block: u64) -> BlockState {
+        BlockState::from_bits(self.word(block / GROUP) >> (block % GROUP * 2))
     }
 
     /// The state of the block at the start of `blocks`, and where the run of blocks in this state
     /// ends. `blocks` is not empty.
-    pub(crate) fn run(&self, blocks: Range<u64>) -> (State, u64) {
+    pub(crate) fn run(&self, blocks: Range<u64>) -> (BlockState, u64) {
         let state = self.get(blocks.start);
         let mut at = blocks.start + 1;
         while at < blocks.end {
             if at.is_multiple_of(GROUP) {
                 let group = at / GROUP;
                 // Untouched pages are passed in one step.
-                if state == State::Below && self.page(group / WORDS as u64).is_none() {
+                if state == BlockState::Below && self.page(group / WORDS as u64).is_none() {
                     at = (group / WORDS as u64 + 1) * WORDS as u64 * GROUP;
                     continue;
                 }
@@ -171,7 +171,7 @@ impl BlockMap {
         while at < blocks.end {
             let group = at / GROUP;
             let end = blocks.end.min((group + 1) * GROUP);
-            let mask = mask(at % GROUP, end - group * GROUP) & State::Private.pattern();
+            let mask = mask(at % GROUP, end - group * GROUP) & BlockState::Private.pattern();
             private += u64::from((self.word(group) & mask).count_ones());
             at = end;
         }
@@ -179,7 +179,7 @@ impl BlockMap {
     }
 
     /// The word of a group as it would be with these of all blocks in a state.
-    pub(crate) fn word_with(&self, group: u64, blocks: &Range<u64>, state: State) -> u64 {
+    pub(crate) fn word_with(&self, group: u64, blocks: &Range<u64>, state: BlockState) -> u64 {
         let start = blocks.start.max(group * GROUP);
         let end = blocks.end.min((group + 1) * GROUP);
         let mask = mask(start - group * GROUP, end - group * GROUP);
@@ -188,7 +188,7 @@ impl BlockMap {
 
     /// Puts blocks into a state. The caller holds the lock of their region, so that a collection
     /// which waits for that lock sees state and mark together.
-    pub(crate) fn set(&self, blocks: Range<u64>, state: State) {
+    pub(crate) fn set(&self, blocks: Range<u64>, state: BlockState) {
         let mut at = blocks.start;
         while at < blocks.end {
             let group = at / GROUP;
@@ -266,9 +266,10 @@ impl BlockMap {
 
     /// The last private block.
     pub(crate) fn last_private(&self) -> Option<u64> {
-        let last = self.groups().filter(|(_, word)| word & State::Private.pattern() != 0).last();
+        let last =
+            self.groups().filter(|(_, word)| word & BlockState::Private.pattern() != 0).last();
         last.map(|(group, word)| {
-            let bits = word & State::Private.pattern();
+            let bits = word & BlockState::Private.pattern();
             group * GROUP + u64::from(63 - bits.leading_zeros()) / 2
         })
     }
@@ -317,8 +318,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn state() -> impl Strategy<Value = State> {
-        prop_oneof![Just(State::Private), Just(State::Zero), Just(State::Below)]
+    fn state() -> impl Strategy<Value = BlockState> {
+        prop_oneof![Just(BlockState::Private), Just(BlockState::Zero), Just(BlockState::Below)]
     }
 
     const BLOCKS: u64 = 5 * WORDS as u64 * GROUP;
@@ -330,17 +331,17 @@ mod tests {
             changes in prop::collection::vec((0..BLOCKS, 1u64..3000, state()), 1..20),
         ) {
             let map = BlockMap::new();
-            let mut model = vec![State::Below; BLOCKS as usize];
+            let mut model = vec![BlockState::Below; BLOCKS as usize];
             for (start, len, state) in changes {
                 let end = (start + len).min(BLOCKS);
                 map.set(start..end, state);
                 model[start as usize..end as usize].fill(state);
             }
-            let private = model.iter().filter(|state| **state == State::Private).count() as u64;
+            let private = model.iter().filter(|state| **state == BlockState::Private).count() as u64;
             prop_assert_eq!(map.private(), private);
             for (from, to) in [(0, BLOCKS), (5, 6), (31, 97), (BLOCKS / 3, BLOCKS - 7)] {
                 let states = &model[from as usize..to as usize];
-                let fresh = states.iter().filter(|state| **state != State::Private).count() as u64;
+                let fresh = states.iter().filter(|state| **state != BlockState::Private).count() as u64;
                 prop_assert_eq!(map.fresh(from..to), fresh);
             }
             let mut at = 0;
@@ -371,16 +372,16 @@ mod tests {
     #[test]
     fn setting_a_block_to_its_own_state_leaves_nothing_to_log() {
         let map = BlockMap::new();
-        map.set(3..70, State::Private);
+        map.set(3..70, BlockState::Private);
         assert_eq!(map.collect().len(), 3);
-        map.set(5..60, State::Private);
+        map.set(5..60, BlockState::Private);
         assert!(map.collect().is_empty());
     }
 
     #[test]
     fn a_change_is_collected_once() {
         let map = BlockMap::new();
-        map.set(3..70, State::Private);
+        map.set(3..70, BlockState::Private);
         assert!(map.has_changes());
         assert_eq!(map.collect().len(), 3);
         assert!(!map.has_changes() && map.collect().is_empty());
@@ -391,10 +392,10 @@ mod tests {
     #[test]
     fn a_word_is_told_before_it_is_set() {
         let map = BlockMap::new();
-        map.set(3..70, State::Private);
+        map.set(3..70, BlockState::Private);
         let blocks = 20..40;
-        let words: Vec<u64> = (0..2).map(|g| map.word_with(g, &blocks, State::Zero)).collect();
-        map.set(blocks, State::Zero);
+        let words: Vec<u64> = (0..2).map(|g| map.word_with(g, &blocks, BlockState::Zero)).collect();
+        map.set(blocks, BlockState::Zero);
         assert_eq!(words, [map.word(0), map.word(1)]);
     }
 
@@ -402,9 +403,9 @@ mod tests {
     fn the_last_block_of_the_largest_disk_has_a_place() {
         let map = BlockMap::new();
         let last = MAX_SIZE / block::BLOCK - 1;
-        map.set(last..last + 1, State::Zero);
-        assert_eq!(map.get(last), State::Zero);
+        map.set(last..last + 1, BlockState::Zero);
+        assert_eq!(map.get(last), BlockState::Zero);
         assert_eq!(map.groups().count(), 1);
-        assert!(!is_valid(3) && !is_valid(3 << 62) && is_valid(State::Zero.pattern()));
+        assert!(!is_valid(3) && !is_valid(3 << 62) && is_valid(BlockState::Zero.pattern()));
     }
 }

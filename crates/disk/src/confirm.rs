@@ -1,15 +1,15 @@
 //! Whether this server still holds an open disk.
 
 use crate::fence::{self, Tenure};
-use crate::{Answer, Disk, Question};
+use crate::{Disk, OwnershipAnswer, OwnershipQuestion};
 use block::{ErrorKind, Result};
 use store::{RefKind, RefRecord};
 
 impl Disk {
     /// What the store is to be asked: whether this server still holds the disk. The answer to an
     /// earlier question does not count from now on.
-    pub fn question(&self) -> Question {
-        Question::new(self.store.clone(), self.name(), &self.asked)
+    pub fn question(&self) -> OwnershipQuestion {
+        OwnershipQuestion::new(self.store.clone(), self.name(), &self.asked)
     }
 
     /// Judges the store's answer: a disk that another server took is not written here any more. An
@@ -17,7 +17,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Fenced`](ErrorKind::Fenced) when another server took the disk; the error that the store answered with.
-    pub fn judge(&self, answer: Answer) -> Result<()> {
+    pub fn judge(&self, answer: OwnershipAnswer) -> Result<()> {
         if !self.asked.is_answered_by(&answer) {
             return Ok(());
         }

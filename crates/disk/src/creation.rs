@@ -4,7 +4,7 @@
 use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, taken};
 use crate::fence;
-use crate::record::{Record, Uuid};
+use crate::record::{DiskRecord, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot;
 use crate::{CreateOptions, DiskInfo, DiskSource};
@@ -169,7 +169,7 @@ impl Disks {
         let world = self.store.world();
         let mut uuid = Uuid([0; 16]);
         world.entropy.fill(&mut uuid.0)?;
-        let record = Record {
+        let record = DiskRecord {
             name: name.to_owned(),
             uuid,
             mode: options.mode,
@@ -188,7 +188,7 @@ impl Disks {
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());
         // What an interrupted try left holds what it was made from.
-        let replaces = move |left: &Record| left.base == left.origin || left.base == from.base;
+        let replaces = move |left: &DiskRecord| left.base == left.origin || left.base == from.base;
         let _lock = offload(move || build(&home, &copy, replaces)).await?;
         let body = fence::body(&record, server, &[]);
         if let Err(error) = session.publish(RefKind::Disk, name, body).await {

@@ -5,11 +5,11 @@ use crate::fence::{self, Tenure};
 use crate::lease::Lease;
 use crate::maplog::Failure;
 use crate::question::Latest;
-use crate::record::Record;
+use crate::record::DiskRecord;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
-use crate::strain::{Kind, RoomProbe, Strain, Strained};
-use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident};
+use crate::strain::{RoomProbe, Strain, Strained, WaitKind};
+use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;
 use block::lock::LockFile;
@@ -34,7 +34,7 @@ pub struct Disk {
     /// Where the private blocks are, when not in the shadow's files.
     pub(crate) away: Option<Away>,
     /// What `disk.json` says.
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<DiskRecord>>,
     /// What else `disk.json` may name in the store: a record was put there, and whether it would outlive a
     /// power failure is not known.
     doubtful: Arc<Mutex<Vec<ManifestId>>>,
@@ -63,7 +63,7 @@ const OPENING_ANSWER: Duration = Duration::from_secs(5);
 
 /// What the disks of a home have in common.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct HomeSettings {
     /// How long an ephemeral disk waits for a client that was lost.
     pub(crate) linger: Duration,
     /// Whose shadow it is.
@@ -91,7 +91,7 @@ impl Disk {
         name: &str,
         lock: LockFile,
         loader: Arc<Loader>,
-        terms: Terms,
+        terms: HomeSettings,
     ) -> Result<Self> {
         let store = loader.store().clone();
         let at = directory.clone();
@@ -100,7 +100,7 @@ impl Disk {
             // own, its record's, its layers'. Nothing is written to them, nor removed for them, before.
             at.above().sync_directory()?;
             at.sync_directory()?;
-            let record = Record::load(&at)?;
+            let record = DiskRecord::load(&at)?;
             record.sweep(&at)?;
             Ok(record)
         })
@@ -185,8 +185,8 @@ impl Disk {
     }
 
     /// What its guest did since it was opened.
-    pub fn counters(&self) -> Counters {
-        Counters {
+    pub fn counters(&self) -> DiskCounters {
+        DiskCounters {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             private: self.room(),
@@ -285,7 +285,7 @@ impl Disk {
     }
 
     /// A copy of the record.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> DiskRecord {
         self.record.lock().clone()
     }
 
@@ -294,7 +294,7 @@ impl Disk {
     /// # Errors
     /// Those of the file system; then the record is as before, or the disk refuses to be written
     /// until it is opened again.
-    pub(crate) async fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+    pub(crate) async fn change(&self, change: impl FnOnce(&mut DiskRecord)) -> Result<()> {
         let alone = Arc::clone(&self.replacing).lock_owned().await;
         let mut record = self.record();
         change(&mut record);
@@ -392,7 +392,7 @@ impl Disk {
     pub(crate) async fn announce(
         &self,
         session: Option<&Session>,
-        change: impl FnOnce(&mut Record),
+        change: impl FnOnce(&mut DiskRecord),
     ) -> Result<()> {
         let now = self.record();
         let mut next = now.clone();
@@ -413,7 +413,7 @@ impl Disk {
         Ok(())
     }
 
-    async fn publish(&self, record: &Record, also: &[ManifestId]) -> Result<()> {
+    async fn publish(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
         let refs = self.store.refs();
         let mut kept = self.doubtful.lock().clone();
         kept.extend(also);
@@ -452,7 +452,7 @@ impl OwnBlocks {
     pub(crate) const NONE: Self = Self { room: 0, none: true };
 
     /// Those of a closed disk.
-    pub(crate) fn of_closed(directory: &FsPath, record: &Record) -> Self {
+    pub(crate) fn of_closed(directory: &FsPath, record: &DiskRecord) -> Self {
         let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer));
         let mut own = Self::NONE;
         for (data, map) in paths {
@@ -465,7 +465,7 @@ impl OwnBlocks {
 }
 
 /// What is told of the disk of a record.
-pub(crate) fn describe(record: &Record, own: OwnBlocks) -> DiskInfo {
+pub(crate) fn describe(record: &DiskRecord, own: OwnBlocks) -> DiskInfo {
     DiskInfo {
         name: record.name.clone(),
         state: Resident::Known,
@@ -481,12 +481,12 @@ pub(crate) fn describe(record: &Record, own: OwnBlocks) -> DiskInfo {
 }
 
 /// What takes a client's requests.
-enum Layer<'a> {
+enum RequestTarget<'a> {
     Files(&'a Shadow),
     Away(Arc<Kept>),
 }
 
-impl Layer<'_> {
+impl RequestTarget<'_> {
     fn device(&self) -> &dyn Device {
         match self {
             Self::Files(shadow) => *shadow,
@@ -496,10 +496,10 @@ impl Layer<'_> {
 }
 
 impl Disk {
-    fn layer(&self) -> Layer<'_> {
+    fn layer(&self) -> RequestTarget<'_> {
         match &self.away {
-            Some(away) => Layer::Away(Arc::clone(&away.front())),
-            None => Layer::Files(&self.shadow),
+            Some(away) => RequestTarget::Away(Arc::clone(&away.front())),
+            None => RequestTarget::Files(&self.shadow),
         }
     }
 }
@@ -555,14 +555,14 @@ impl Device for Disk {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let _wait = self.strained.begin(Kind::Read);
+        let _wait = self.strained.begin(WaitKind::Read);
         self.layer().device().read(span, buf).await?;
         self.read.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(Kind::of(durability));
+        let _wait = self.strained.begin(WaitKind::of(durability));
         let written = self.layer().device().write(span, data, durability).await;
         written.inspect_err(|error| self.strained.failed(error))?;
         self.written.fetch_add(span.len(), Ordering::Relaxed);
@@ -570,19 +570,19 @@ impl Device for Disk {
     }
 
     async fn flush(&self) -> Result<()> {
-        let _wait = self.strained.begin(Kind::Flush);
+        let _wait = self.strained.begin(WaitKind::Flush);
         let flushed = self.layer().device().flush().await;
         flushed.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(Kind::of(durability));
+        let _wait = self.strained.begin(WaitKind::of(durability));
         let discarded = self.layer().device().discard(span, durability).await;
         discarded.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(Kind::of(durability));
+        let _wait = self.strained.begin(WaitKind::of(durability));
         let zeroed = self.layer().device().zero(span, mode, durability).await;
         zeroed.inspect_err(|error| self.strained.failed(error))
     }

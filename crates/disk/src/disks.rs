@@ -5,13 +5,13 @@
 //! is complete but whose ref was never made was not reported as created: creating it again replaces
 //! it as long as it holds nothing private, and opening it makes the ref.
 
-use crate::disk::{OwnBlocks, Terms, describe};
+use crate::disk::{HomeSettings, OwnBlocks, describe};
 use crate::fence::{self, Tenure, UUID};
 use crate::home;
-use crate::layer::Layer;
+use crate::layer::ShadowLayer;
 use crate::lock;
 use crate::maplog::{Failure, Identity};
-use crate::record::{Record, Uuid};
+use crate::record::{DiskRecord, Uuid};
 use crate::snapshot;
 use crate::space::HomeSpace;
 use crate::{Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo};
@@ -136,7 +136,7 @@ impl Disks {
             let mut found = Vec::new();
             for name in names(&home)? {
                 let directory = home.join(&name);
-                let record = Record::load(&directory);
+                let record = DiskRecord::load(&directory);
                 let own = record
                     .as_ref()
                     .map_or(OwnBlocks::NONE, |record| OwnBlocks::of_closed(&directory, record));
@@ -201,7 +201,7 @@ impl Disks {
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
         let (space, opens_offline) = (Arc::clone(&self.space), self.opens_offline);
         let linger = self.linger;
-        let terms = Terms { linger, server, room, most_private, space, opens_offline };
+        let terms = HomeSettings { linger, server, room, most_private, space, opens_offline };
         Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
     }
 
@@ -230,7 +230,7 @@ impl Disks {
         let at = directory.clone();
         let (lock, record) = offload(move || {
             let lock = lock_existing(&at, &own)?;
-            let record = match Record::load(&at) {
+            let record = match DiskRecord::load(&at) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => None,
                 other => Some(other?),
             };
@@ -277,7 +277,9 @@ impl Disks {
         offload(move || {
             let _lock = lock;
             let layer = record.next_layer.max(highest_layer(&directory)?.saturating_add(1));
-            space.spend(|| Layer::create(&directory, Identity { disk: record.uuid.0, layer }))?;
+            space.spend(|| {
+                ShadowLayer::create(&directory, Identity { disk: record.uuid.0, layer })
+            })?;
             record.layers = vec![layer];
             record.next_layer = layer.saturating_add(1);
             space.spend(|| saved(record.save(&directory)))
@@ -330,15 +332,15 @@ pub(crate) fn must_be_there(directory: &FsPath, name: &str) -> Result<()> {
 /// One that is there already is replaced when it has no private blocks and `replaces` says so.
 pub(crate) fn build(
     home: &FsPath,
-    record: &Record,
-    replaces: impl Fn(&Record) -> bool,
+    record: &DiskRecord,
+    replaces: impl Fn(&DiskRecord) -> bool,
 ) -> Result<LockFile> {
     home::make(home)?;
     let _at_work = home::at_work(home)?;
     let place = home.join(&record.name);
     if place.exists() {
         let _lock = lock::take(&place, &record.name)?;
-        let left = Record::load(&place)?;
+        let left = DiskRecord::load(&place)?;
         if OwnBlocks::of_closed(&place, &left).room > 0 || !replaces(&left) {
             return Err(taken(&record.name).context(format!(
                 "{} is of a disk that has, or had, private blocks",
@@ -351,8 +353,8 @@ pub(crate) fn build(
     fresh.create_dir_all().map_err(|e| fresh.error(e))?;
     let lock = lock::take(&fresh, &record.name)?;
     // What an interrupted try left.
-    Layer::clear(&fresh, 1)?;
-    Layer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
+    ShadowLayer::clear(&fresh, 1)?;
+    ShadowLayer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
     saved(record.save(&fresh))?;
     fresh.rename(&place).map_err(|e| place.error(e))?;
     home.sync_directory()?;
@@ -367,13 +369,13 @@ pub(crate) fn saved(outcome: Result<(), Failure>) -> Result<()> {
 }
 
 /// The record of a disk as its ref tells it; without layers.
-pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
+pub(crate) fn from_ref(found: &RefRecord) -> Result<DiskRecord> {
     let label = |key: &str| {
         let value = found.body.labels.get(key).cloned();
         value.ok_or_else(|| Error::corrupt(format!("the ref of disk {} has no {key}", found.name)))
     };
     let uuid = Uuid::try_from(label(UUID)?).map_err(Error::corrupt)?;
-    Ok(Record {
+    Ok(DiskRecord {
         name: found.name.clone(),
         uuid,
         mode: label("mode")?.parse()?,

@@ -14,11 +14,11 @@ use block::{Error, RandomFile, Result};
 pub(crate) const SUFFIX: &str = "unsynced";
 
 /// The mark of a layer.
-pub(crate) struct Doubt {
+pub(crate) struct UnsyncedMark {
     mark: FsPath,
 }
 
-impl Doubt {
+impl UnsyncedMark {
     /// That of a layer by the path of its map or its data.
     pub(crate) fn of(path: &FsPath) -> Self {
         Self { mark: path.with_extension(SUFFIX) }
@@ -63,7 +63,7 @@ pub(crate) fn reread(file: &RandomFile) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::layer::{Layer, Round, paths};
+    use crate::layer::{Round, ShadowLayer, paths};
     use crate::maplog::{Failure, Identity};
     use block::{ErrorKind, Span};
     use std::fs;
@@ -72,11 +72,11 @@ mod tests {
 
     const IDENTITY: Identity = Identity { disk: [7; 16], layer: 1 };
 
-    fn open(directory: &Path) -> block::Result<Layer> {
-        Layer::open(&directory.into(), IDENTITY, 1 << 20)
+    fn open(directory: &Path) -> block::Result<ShadowLayer> {
+        ShadowLayer::open(&directory.into(), IDENTITY, 1 << 20)
     }
 
-    fn put(layer: &Layer, block: u64, byte: u8) {
+    fn put(layer: &ShadowLayer, block: u64, byte: u8) {
         layer.take_in(Span::between(block * 4096, (block + 1) * 4096), &[byte; 4096]).unwrap();
     }
 
@@ -86,7 +86,7 @@ mod tests {
         let (data, map) = paths(&directory.path().into(), 1);
         let mark = map.with_extension(super::SUFFIX);
         let aside = data.with_extension("aside");
-        let layer = Layer::create(&directory.path().into(), IDENTITY).unwrap();
+        let layer = ShadowLayer::create(&directory.path().into(), IDENTITY).unwrap();
         layer.sync(Round::Close).unwrap();
         drop(layer);
 
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn what_was_flushed_before_outlives_the_doubt() {
         let directory = tempfile::tempdir().unwrap();
-        let layer = Layer::create(&directory.path().into(), IDENTITY).unwrap();
+        let layer = ShadowLayer::create(&directory.path().into(), IDENTITY).unwrap();
         for block in 0..100 {
             put(&layer, 2 * block, 9);
             layer.sync(Round::Flush).unwrap();
         }
         drop(layer);
-        super::Doubt::of(&paths(&directory.path().into(), 1).1).raise();
+        super::UnsyncedMark::of(&paths(&directory.path().into(), 1).1).raise();
         let layer = open(directory.path()).unwrap();
         assert_eq!(layer.held(0..256).len(), 100);
         let mut bytes = [0; 4096];

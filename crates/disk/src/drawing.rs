@@ -6,12 +6,12 @@
 //! as such. A large disk is drawn in steps, off the threads that serve, with turns for others in between.
 
 use crate::away::Kept;
-use crate::blockmap::{BlockMap, GROUP, State};
+use crate::blockmap::{BlockMap, BlockState, GROUP};
 use crate::chunk_map::{BlockPlace, ChunkMap};
 use crate::disks::must_be_there;
-use crate::layer::Layer;
+use crate::layer::ShadowLayer;
 use crate::maplog::Identity;
-use crate::record::Record;
+use crate::record::DiskRecord;
 use crate::{Disk, Disks, Image, Loader};
 use block::{Attempt, BLOCK, Device, Result, Span, offload};
 use std::ops::Range;
@@ -47,7 +47,7 @@ pub struct DiskLayers {
 
 /// Which blocks one layer holds.
 enum LayerMap {
-    Open(Arc<Layer>),
+    Open(Arc<ShadowLayer>),
     Closed(Box<BlockMap>),
 }
 
@@ -75,7 +75,7 @@ impl Disk {
 
 /// The own blocks of a disk that nobody has open.
 pub struct ClosedDisk {
-    record: Record,
+    record: DiskRecord,
     own: Vec<LayerMap>,
     loader: Arc<Loader>,
 }
@@ -92,10 +92,10 @@ impl Disks {
         let loader = Arc::clone(&self.loader);
         offload(move || {
             must_be_there(&directory, &own)?;
-            let record = Record::load(&directory)?;
+            let record = DiskRecord::load(&directory)?;
             let look = |layer: &u32| {
                 let identity = Identity { disk: record.uuid.0, layer: *layer };
-                let map = Layer::look(&directory, identity, record.size)?;
+                let map = ShadowLayer::look(&directory, identity, record.size)?;
                 Ok(LayerMap::Closed(Box::new(map)))
             };
             let own = record.layers.iter().rev().map(look).collect::<Result<Vec<_>>>()?;
@@ -166,10 +166,10 @@ impl DiskLayers {
                 layer.blocks().words(blocks.start / GROUP..blocks.end.div_ceil(GROUP))
             {
                 for block in 0..GROUP {
-                    match State::of_word(word, block) {
-                        State::Below => {}
-                        State::Private => put(group * GROUP + block, held),
-                        State::Zero => put(group * GROUP + block, BlockPlace::Zero),
+                    match BlockState::of_word(word, block) {
+                        BlockState::Below => {}
+                        BlockState::Private => put(group * GROUP + block, held),
+                        BlockState::Zero => put(group * GROUP + block, BlockPlace::Zero),
                     }
                 }
             }

@@ -5,7 +5,7 @@
 //! epoch there, publishes nothing, and stops to write the disk.
 
 use crate::home;
-use crate::record::{Record, Uuid};
+use crate::record::{DiskRecord, Uuid};
 use crate::residence;
 use block::fs::{FsPath, Open};
 use block::{Error, Result, offload};
@@ -37,7 +37,7 @@ pub(crate) struct Tenure {
 
 /// Who holds a disk, as its ref tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct DiskHolder {
     /// `None`: it was released.
     pub(crate) by: Option<ServerId>,
     /// Who released it.
@@ -45,7 +45,7 @@ pub(crate) struct Held {
     pub(crate) epoch: u64,
 }
 
-impl Held {
+impl DiskHolder {
     /// Who released it; `None` while somebody holds it.
     pub(crate) fn released_by(&self) -> Option<ServerId> {
         self.released_by
@@ -59,16 +59,16 @@ impl Held {
 
 /// What the ref of a disk says. `also` are manifests that are to be kept beside those that the
 /// record names.
-pub(crate) fn body(record: &Record, holder: ServerId, also: &[ManifestId]) -> RefBody {
+pub(crate) fn body(record: &DiskRecord, holder: ServerId, also: &[ManifestId]) -> RefBody {
     named(record, (HOLDER, holder), also)
 }
 
 /// What the ref of a disk says that a server released.
-pub(crate) fn released(record: &Record, server: ServerId) -> RefBody {
+pub(crate) fn released(record: &DiskRecord, server: ServerId) -> RefBody {
     named(record, (RELEASED, server), &[])
 }
 
-fn named(record: &Record, (label, server): (&str, ServerId), also: &[ManifestId]) -> RefBody {
+fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[ManifestId]) -> RefBody {
     let mut labels = BTreeMap::from([
         ("image".to_owned(), record.image.to_string()),
         ("mode".to_owned(), record.mode.to_string()),
@@ -116,12 +116,12 @@ pub(crate) fn check_stays(found: &RefRecord) -> Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) when its labels make no sense.
-pub(crate) fn held(found: &RefRecord) -> Result<Held> {
+pub(crate) fn held(found: &RefRecord) -> Result<DiskHolder> {
     let labels = &found.body.labels;
     let server = |label| labels.get(label).map(|id| id.parse()).transpose();
     let epoch = labels.get(EPOCH).and_then(|epoch| epoch.parse().ok());
     match (server(HOLDER), server(RELEASED), epoch) {
-        (Ok(by), Ok(released_by), Some(epoch)) => Ok(Held { by, released_by, epoch }),
+        (Ok(by), Ok(released_by), Some(epoch)) => Ok(DiskHolder { by, released_by, epoch }),
         _ => Err(Error::corrupt(format!(
             "the ref of disk {} does not say who holds it; restore it from a backup",
             found.name
@@ -153,7 +153,7 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
     if held.epoch == tenure.epoch && held.is_of(tenure.server) {
         return Ok(());
     }
-    let Held { by, epoch, .. } = held;
+    let DiskHolder { by, epoch, .. } = held;
     let by = by.map_or("nobody".to_owned(), |by| format!("server {by}"));
     Err(Error::fenced(format!(
         "disk {name:?} was taken from this server and is held by {by} now (epoch {epoch}, here \

@@ -2,7 +2,7 @@
 
 use crate::Touches;
 use crate::chunk_map::BlockPlace;
-use crate::loads::{Line, Load, LoadOptions, Loader, Urgency};
+use crate::loads::{ChunkLoad, LoadLine, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
@@ -34,7 +34,7 @@ const WINDOW: u64 = 256 << 20;
 
 /// The content of a manifest, read through the cache. Chunks are verified when they enter it.
 pub struct Image {
-    source: Arc<Source>,
+    source: Arc<ImageSource>,
     /// Whether the guest reads in order.
     streams: ReadAhead,
     /// Chunks that are being fetched ahead; they end with the image.
@@ -43,12 +43,12 @@ pub struct Image {
     touches: ArcSwapOption<Touches>,
 }
 
-struct Source {
+struct ImageSource {
     manifest: Arc<Manifest>,
-    line: Line,
+    line: LoadLine,
 }
 
-impl Source {
+impl ImageSource {
     fn cache(&self) -> &Cache {
         self.line.cache()
     }
@@ -67,7 +67,7 @@ impl Source {
             Content::Hole => None,
         });
         let loads = self.line.chunks(&chunks.collect::<Vec<_>>(), Urgency::Ahead);
-        let mut loads: FuturesUnordered<_> = loads.into_iter().map(Load::bring).collect();
+        let mut loads: FuturesUnordered<_> = loads.into_iter().map(ChunkLoad::bring).collect();
         let mut bytes = 0;
         while let Some(brought) = loads.next().await {
             bytes += brought.unwrap_or_default();
@@ -102,7 +102,7 @@ async fn stream<'a>(
     chunks: impl Iterator<Item = ChunkRef>,
     budget: u64,
     failures: usize,
-    load: impl Fn(&[ChunkRef]) -> Vec<Load<'a>>,
+    load: impl Fn(&[ChunkRef]) -> Vec<ChunkLoad<'a>>,
 ) -> Streamed {
     let (mut asked, mut over) = (0, false);
     let mut left = chunks.take_while(|at| {
@@ -115,7 +115,7 @@ async fn stream<'a>(
     loop {
         if running.len() < STREAM / 2 && failed < failures {
             let batch: Vec<_> = left.by_ref().take(STREAM).collect();
-            running.extend(load(&batch).into_iter().map(Load::bring));
+            running.extend(load(&batch).into_iter().map(ChunkLoad::bring));
         }
         match running.next().await {
             Some(Some(brought)) => bytes += brought,
@@ -153,7 +153,7 @@ impl Image {
         let line = loader.line();
         let most = line.options().ahead.min(line.cache().capacity() / SHARE_AHEAD);
         Self {
-            source: Arc::new(Source { manifest, line }),
+            source: Arc::new(ImageSource { manifest, line }),
             streams: ReadAhead::new(most),
             ahead: Mutex::new(JoinSet::new()),
             touches: ArcSwapOption::empty(),

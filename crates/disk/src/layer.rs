@@ -1,10 +1,10 @@
 //! One layer of a shadow: a data file, in which block n lies at n times 4096, and the map that
 //! says which of its blocks count.
 
-use crate::blockmap::{BlockMap, GROUP, State};
-use crate::doubt::{self, Doubt};
+use crate::blockmap::{BlockMap, BlockState, GROUP};
+use crate::doubt::{self, UnsyncedMark};
 use crate::maplog::{
-    self, Failure, Hand, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes,
+    self, Failure, Hand, Identity, MapLog, Notes, RECENT, REMEDY, WordOrigin, sync_notes,
 };
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
@@ -22,7 +22,7 @@ const LOCKS: usize = 64;
 /// threads that write to different places of a disk must not wait for one another's.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Turn(Mutex<Hand>);
+struct GroupLock(Mutex<Hand>);
 
 /// How a round of flushing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,23 +33,23 @@ pub(crate) enum Round {
     Close,
 }
 
-pub(crate) struct Layer {
+pub(crate) struct ShadowLayer {
     pub(crate) number: u32,
-    doubt: Doubt,
+    doubt: UnsyncedMark,
     pub(crate) data: RandomFile,
     pub(crate) map: BlockMap,
     log: Mutex<MapLog>,
     notes: Arc<Notes>,
     /// Who holds one changes states in its groups: what is noted is never older than what counts.
-    changing: Box<[Turn; LOCKS]>,
+    changing: Box<[GroupLock; LOCKS]>,
     /// The data file has bytes that may not be on stable storage.
     unsynced: AtomicBool,
     /// The mark of a sync that failed before the layer was opened is there still: notes count for nothing.
     doubted: AtomicBool,
 }
 
-fn turns() -> Box<[Turn; LOCKS]> {
-    Box::new(std::array::from_fn(|_| Turn::default()))
+fn turns() -> Box<[GroupLock; LOCKS]> {
+    Box::new(std::array::from_fn(|_| GroupLock::default()))
 }
 
 /// The paths of a layer's data and map.
@@ -57,7 +57,7 @@ pub(crate) fn paths(directory: &FsPath, number: u32) -> (FsPath, FsPath) {
     (directory.join(format!("{number:04}.data")), directory.join(format!("{number:04}.map")))
 }
 
-impl Layer {
+impl ShadowLayer {
     /// Makes an empty layer whose files are on stable storage, names included. Waits for the disk.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Layer {
         }
         Ok(Self {
             number: identity.layer,
-            doubt: Doubt::of(&map),
+            doubt: UnsyncedMark::of(&map),
             data,
             map: BlockMap::new(),
             notes: Arc::clone(log.notes()),
@@ -120,7 +120,7 @@ impl Layer {
             }
             _ => e,
         })?;
-        let doubt = Doubt::of(&path);
+        let doubt = UnsyncedMark::of(&path);
         let mut doubted = doubt.is_raised()?;
         if !doubted && !sync_notes(&path)? {
             doubt.raise();
@@ -132,7 +132,7 @@ impl Layer {
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
         let mut log = MapLog::open(&path, identity, groups, doubted, &mut |group, word, known| {
-            if known == Known::Recent && map.word(group) != word {
+            if known == WordOrigin::Recent && map.word(group) != word {
                 // The next flush has it.
                 map.mark(group);
             }
@@ -216,10 +216,10 @@ impl Layer {
     pub(crate) fn take_in(&self, block: Span, bytes: &[u8]) -> Result<()> {
         let blocks = block.offset() / BLOCK..block.offset() / BLOCK + 1;
         if bytes.iter().all(|byte| *byte == 0) {
-            self.set(blocks, State::Zero)
+            self.set(blocks, BlockState::Zero)
         } else {
             self.write(block.offset(), bytes)?;
-            self.set(blocks, State::Private)
+            self.set(blocks, BlockState::Private)
         }
     }
 
@@ -229,7 +229,7 @@ impl Layer {
     /// # Errors
     /// Those of the file system, [`NoSpace`](block::ErrorKind::NoSpace) for one: the rest of the blocks
     /// keep their states then.
-    pub(crate) fn set(&self, blocks: Range<u64>, state: State) -> Result<()> {
+    pub(crate) fn set(&self, blocks: Range<u64>, state: BlockState) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
             let part = at / GROUP / CHANGED_TOGETHER;
@@ -243,7 +243,7 @@ impl Layer {
     }
 
     /// Changes the states of blocks whose groups change together.
-    fn change(&self, part: u64, blocks: Range<u64>, state: State) -> Result<()> {
+    fn change(&self, part: u64, blocks: Range<u64>, state: BlockState) -> Result<()> {
         let mut hand = self.changing[part as usize % LOCKS].0.lock();
         let groups = blocks.start / GROUP..blocks.end.div_ceil(GROUP);
         let mut words = [0; CHANGED_TOGETHER as usize];
@@ -254,7 +254,7 @@ impl Layer {
         // Before they count: who finds the new state does not note it again.
         match self.notes.put(&mut hand, groups.start, &words[..count]) {
             // Giving room back must not want any. Private blocks that were given back read as zeroes, too.
-            Err(e) if e.kind() == ErrorKind::NoSpace && state == State::Zero => {
+            Err(e) if e.kind() == ErrorKind::NoSpace && state == BlockState::Zero => {
                 if self.map.fresh(blocks.clone()) > 0 {
                     return Err(e);
                 }
@@ -365,7 +365,7 @@ impl Layer {
         let mut at = blocks.start;
         while at < blocks.end {
             let (state, end) = self.map.run(at..blocks.end);
-            if state != State::Below {
+            if state != BlockState::Below {
                 match list.last_mut() {
                     Some(last) if last.end == at => last.end = end,
                     _ => list.push(at..end),
@@ -386,22 +386,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let directory = FsPath::from(dir.path());
         let identity = Identity { disk: [7; 16], layer: 1 };
-        let layer = Layer::create(&directory, identity).unwrap();
+        let layer = ShadowLayer::create(&directory, identity).unwrap();
         layer.take_in(Span::between(4096, 8192), &[3; 4096]).unwrap();
         layer.sync(Round::Close).unwrap();
-        let again = Layer::create(&directory, identity).err().unwrap();
+        let again = ShadowLayer::create(&directory, identity).err().unwrap();
         assert_eq!(again.kind(), block::ErrorKind::Conflict);
         let map = paths(&directory, 1).1;
         assert_eq!(MapLog::create(&map, identity, []).err().unwrap().kind(), again.kind());
         drop(layer);
-        let layer = Layer::open(&directory, identity, 1 << 20).unwrap();
+        let layer = ShadowLayer::open(&directory, identity, 1 << 20).unwrap();
         assert_eq!(layer.held(0..256), vec![1..2]);
         // A map alone is enough, and what was made beside it goes.
         layer.data.file().sync_all().unwrap();
         let (data, _) = paths(&directory, 1);
         data.remove_file().unwrap();
-        assert!(Layer::create(&directory, identity).is_err() && !data.exists() && map.exists());
-        Layer::clear(&directory, 1).unwrap();
-        Layer::create(&directory, identity).unwrap();
+        assert!(
+            ShadowLayer::create(&directory, identity).is_err() && !data.exists() && map.exists()
+        );
+        ShadowLayer::clear(&directory, 1).unwrap();
+        ShadowLayer::create(&directory, identity).unwrap();
     }
 }

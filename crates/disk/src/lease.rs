@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The lease of a disk inside this process.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<LeaseState>,
     pub(crate) changed: Notify,
     /// Told when nothing keeps clients away any more.
     pub(crate) free: Notify,
@@ -18,7 +18,7 @@ pub(crate) struct Lease {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct LeaseState {
     pub(crate) holder: Option<String>,
     pub(crate) attachments: usize,
     /// Until when the disk waits for its holder, who is away.
@@ -33,7 +33,7 @@ impl Lease {
     /// The lease of a disk that `absent` had attached when the disk was last open.
     pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
         let deadline = absent.is_some().then(|| Instant::now() + linger);
-        let state = State { holder: absent, deadline, ..State::default() };
+        let state = LeaseState { holder: absent, deadline, ..LeaseState::default() };
         Self { state: Mutex::new(state), changed: Notify::new(), free: Notify::new(), linger }
     }
 

@@ -26,7 +26,7 @@
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
 //! | [`succession`] | what may follow in a disk's ref, for who passes on others' records |
 //! | `residence` | where a home lives: a copy of it is refused |
-//! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
+//! | `question` | [`OwnershipQuestion`], who holds an open disk, asked of the store without the disk |
 //! | `confirm` | whether this server still holds an open disk |
 //! | `lease` | who may use an open disk inside this process |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
@@ -91,10 +91,10 @@ pub use drawing::{ClosedDisk, DiskLayers, IsKept};
 pub use image::{Brought, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{
-    Counters, CreateOptions, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, RebaseReport, Resident,
-    SnapshotInfo,
+    CreateOptions, DiskCounters, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, RebaseReport,
+    Resident, SnapshotInfo,
 };
-pub use question::{Answer, Question};
+pub use question::{OwnershipAnswer, OwnershipQuestion};
 pub use shadow::Shadow;
 pub use strain::{RoomProbe, Slow, Strain};
 pub use touches::Touches;

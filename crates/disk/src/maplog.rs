@@ -17,7 +17,7 @@ mod recent;
 #[cfg(test)]
 mod tests;
 
-use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
+use self::format::{CheckpointSlot, MapLogHeader, RECORD_HEADER, RECORDS, RecordHeader, SLOTS};
 pub(crate) use self::format::{Identity, decode_entries};
 use self::recent::Ground;
 pub(crate) use self::recent::{Hand, Notes, SUFFIX as RECENT, sync as sync_notes};
@@ -63,7 +63,7 @@ pub(crate) struct MapLog {
 
 /// Whether a word that a log was opened with is on stable storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum WordOrigin {
     Flushed,
     /// It was noted, and may be.
     Recent,
@@ -93,14 +93,14 @@ impl MapLog {
         notes: Arc<Notes>,
     ) -> Result<Self> {
         let file = RandomFile::open_on(path, Open::NEW)?;
-        let header = Header { identity }.encode();
+        let header = MapLogHeader { identity }.encode();
         let mut log = Self {
             path: path.clone(),
             file,
             identity,
             sequence: 0,
             end: RECORDS,
-            chain: Header::chain(&header),
+            chain: MapLogHeader::chain(&header),
             acknowledged: 0,
             unsynced: false,
             checkpoint: 0,
@@ -115,7 +115,7 @@ impl MapLog {
 
     fn fill(&mut self, header: &[u8], groups: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
         self.file.write(0, header)?;
-        let mut batch = format::Batch::new(self.sequence, 0, self.chain);
+        let mut batch = format::RecordBatch::new(self.sequence, 0, self.chain);
         for (group, word) in groups {
             batch.push(group, word);
             if batch.len() >= 4 << 20 {
@@ -139,8 +139,8 @@ impl MapLog {
         Ok(())
     }
 
-    fn slot(&self) -> Slot {
-        Slot { sequence: self.sequence, end: self.end, chain: self.chain }
+    fn slot(&self) -> CheckpointSlot {
+        CheckpointSlot { sequence: self.sequence, end: self.end, chain: self.chain }
     }
 
     /// Opens a log, telling `restore` the word of each group in the order of the records, and then those
@@ -155,7 +155,7 @@ impl MapLog {
         identity: Identity,
         limit: u64,
         doubted: bool,
-        restore: &mut dyn FnMut(u64, u64, Known),
+        restore: &mut dyn FnMut(u64, u64, WordOrigin),
     ) -> Result<Self> {
         let file = open_file(path, Open::WRITE)?;
         if doubted {
@@ -206,7 +206,7 @@ impl MapLog {
         &mut self,
         groups: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<(), Failure> {
-        let mut batch = format::Batch::new(self.sequence, self.acknowledged, self.chain);
+        let mut batch = format::RecordBatch::new(self.sequence, self.acknowledged, self.chain);
         for (group, word) in groups {
             batch.push(group, word);
         }
@@ -305,14 +305,14 @@ pub(crate) fn look(
     restore: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     let file = open_file(path, Open::READ)?;
-    let mut restore = |group, word, _: Known| restore(group, word);
+    let mut restore = |group, word, _: WordOrigin| restore(group, word);
     replay(path, &file, identity, limit, false, &mut restore).map(|_| ())
 }
 
 /// What was found in a log.
 struct Replayed {
     /// Its last record.
-    last: Slot,
+    last: CheckpointSlot,
     /// The number of the last record that was acknowledged.
     acknowledged: u64,
     /// The length of its file, in bytes.
@@ -329,20 +329,20 @@ fn replay(
     identity: Identity,
     limit: u64,
     doubted: bool,
-    restore: &mut dyn FnMut(u64, u64, Known),
+    restore: &mut dyn FnMut(u64, u64, WordOrigin),
 ) -> Result<Replayed> {
-    let reader = Reader { path, length: file.len()?, file };
+    let reader = MapLogReader { path, length: file.len()?, file };
     let header = reader.header(&identity)?;
     let acknowledged = reader.slot()?;
     let notes = Notes::of(path, identity)?;
     let grounds = if doubted { Vec::new() } else { notes.look()? };
     let number = number_of(path, file)?;
     let mut stands = false;
-    let mut passed = |slot: &Slot| stands |= grounds.contains(&Ground::at(number, slot));
-    let mut flushed = |group, word| restore(group, word, Known::Flushed);
+    let mut passed = |slot: &CheckpointSlot| stands |= grounds.contains(&Ground::at(number, slot));
+    let mut flushed = |group, word| restore(group, word, WordOrigin::Flushed);
     let last = reader.records(&header, limit, &acknowledged, &mut passed, &mut flushed)?;
     if stands {
-        notes.read(limit, &mut |group, word| restore(group, word, Known::Recent))?;
+        notes.read(limit, &mut |group, word| restore(group, word, WordOrigin::Recent))?;
     }
     let acknowledged = acknowledged.sequence;
     Ok(Replayed { last, acknowledged, length: reader.length, notes, stands })
@@ -354,13 +354,13 @@ fn number_of(path: &FsPath, file: &RandomFile) -> Result<u64> {
 }
 
 /// Reads a log that may hold anything.
-struct Reader<'a> {
+struct MapLogReader<'a> {
     path: &'a FsPath,
     file: &'a RandomFile,
     length: u64,
 }
 
-impl Reader<'_> {
+impl MapLogReader<'_> {
     fn corrupt(&self, offset: u64, why: impl std::fmt::Display) -> Error {
         Error::corrupt(format!("{}: at offset {offset}: {why}; {REMEDY}", self.path.display()))
     }
@@ -371,7 +371,7 @@ impl Reader<'_> {
             return Err(self.corrupt(self.length, "the file ends within its header"));
         }
         self.file.read_blocking(0, &mut bytes)?;
-        let header = Header::decode(&bytes).map_err(|e| match e.kind() {
+        let header = MapLogHeader::decode(&bytes).map_err(|e| match e.kind() {
             ErrorKind::Corrupt => self.corrupt(0, e),
             _ => e.context(self.path.display()),
         })?;
@@ -382,12 +382,12 @@ impl Reader<'_> {
     }
 
     /// The later one of the slots that check.
-    fn slot(&self) -> Result<Slot> {
-        let mut best: Option<Slot> = None;
+    fn slot(&self) -> Result<CheckpointSlot> {
+        let mut best: Option<CheckpointSlot> = None;
         for at in SLOTS {
-            let mut bytes = [0; Slot::LEN];
+            let mut bytes = [0; CheckpointSlot::LEN];
             self.file.read_blocking(at, &mut bytes)?;
-            if let Some(slot) = Slot::decode(&bytes)
+            if let Some(slot) = CheckpointSlot::decode(&bytes)
                 && best.as_ref().is_none_or(|b| b.sequence < slot.sequence)
             {
                 best = Some(slot);
@@ -401,11 +401,12 @@ impl Reader<'_> {
         &self,
         header: &[u8; 512],
         limit: u64,
-        acknowledged: &Slot,
-        passed: &mut dyn FnMut(&Slot),
+        acknowledged: &CheckpointSlot,
+        passed: &mut dyn FnMut(&CheckpointSlot),
         restore: &mut dyn FnMut(u64, u64),
-    ) -> Result<Slot> {
-        let mut last = Slot { sequence: 0, end: RECORDS, chain: Header::chain(header) };
+    ) -> Result<CheckpointSlot> {
+        let mut last =
+            CheckpointSlot { sequence: 0, end: RECORDS, chain: MapLogHeader::chain(header) };
         loop {
             if last.sequence == acknowledged.sequence && last != *acknowledged {
                 return Err(self.corrupt(last.end, "a record is not the one that was acknowledged"));
@@ -413,7 +414,7 @@ impl Reader<'_> {
             passed(&last);
             let Some((record, payload)) = self.record(&last)? else { break };
             decode_entries(&payload, limit, restore).map_err(|why| self.corrupt(last.end, why))?;
-            last = Slot {
+            last = CheckpointSlot {
                 sequence: record.sequence,
                 end: last.end + RECORD_HEADER as u64 + payload.len() as u64,
                 chain: record.chain,
@@ -432,26 +433,27 @@ impl Reader<'_> {
     }
 
     /// The record behind `last`; `None` when it does not check.
-    fn record(&self, last: &Slot) -> Result<Option<(Record, Vec<u8>)>> {
+    fn record(&self, last: &CheckpointSlot) -> Result<Option<(RecordHeader, Vec<u8>)>> {
         let room = self.length.saturating_sub(last.end);
         if room < RECORD_HEADER as u64 {
             return Ok(None);
         }
         let mut head = [0; RECORD_HEADER];
         self.file.read_blocking(last.end, &mut head)?;
-        let Some(record) = Record::decode(&head) else { return Ok(None) };
+        let Some(record) = RecordHeader::decode(&head) else { return Ok(None) };
         let payload = u64::from(record.payload);
         if record.sequence != last.sequence + 1 || payload > room - RECORD_HEADER as u64 {
             return Ok(None);
         }
         let mut bytes = vec![0; record.payload as usize];
         self.file.read_blocking(last.end + RECORD_HEADER as u64, &mut bytes)?;
-        Ok((Record::chain_of(last.chain, &head, &bytes) == record.chain).then_some((record, bytes)))
+        Ok((RecordHeader::chain_of(last.chain, &head, &bytes) == record.chain)
+            .then_some((record, bytes)))
     }
 
     /// Looks behind the last good record for one that was written after a later one was
     /// acknowledged: then what lies between is damage, not the end of a crash.
-    fn check_tail(&self, last: &Slot) -> Result<()> {
+    fn check_tail(&self, last: &CheckpointSlot) -> Result<()> {
         const WINDOW: usize = 64 << 10;
         let mut window = vec![0; WINDOW + RECORD_HEADER];
         let mut at = last.end;
@@ -460,7 +462,7 @@ impl Reader<'_> {
             self.file.read_blocking(at, &mut window[..len])?;
             for start in (0..len.min(WINDOW)).step_by(8) {
                 let Some(head) = window[..len].get(start..start + RECORD_HEADER) else { break };
-                if let Some(record) = Record::decode(head)
+                if let Some(record) = RecordHeader::decode(head)
                     && record.acknowledged > last.sequence
                 {
                     return Err(self.corrupt(

@@ -183,7 +183,7 @@ pub struct RebaseReport {
 
 /// What a disk's guest did since it was opened, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Counters {
+pub struct DiskCounters {
     /// Read by the guest.
     pub read: u64,
     /// Written by the guest.

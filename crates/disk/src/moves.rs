@@ -7,12 +7,12 @@
 use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
-use crate::record::Record;
+use crate::record::DiskRecord;
 use crate::{DiskInfo, Elsewhere};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
 use std::path::Path;
-use store::servers::Seen;
+use store::servers::ListedServer;
 use store::{RefKind, RefRecord, ServerId, Session, check_name};
 
 /// The most manifests that are kept for servers from which a disk was taken.
@@ -65,7 +65,7 @@ impl Disks {
         let epoch = held.epoch.saturating_add(1);
         let published = Some(self.store.world().clock.now());
         let from = from_ref(&found)?;
-        let record = Record { layers: vec![1], next_layer: 2, epoch, left, published, ..from };
+        let record = DiskRecord { layers: vec![1], next_layer: 2, epoch, left, published, ..from };
         // What it stands on is here before anybody loses anything.
         self.store.stored_manifest(&record.base).await?;
         let (home, copy) = (self.directory.clone(), record.clone());
@@ -162,7 +162,7 @@ impl Disks {
         check_name("disk", name)?;
         let directory = self.directory.join(name);
         let found = offload(move || match directory.exists() {
-            true => Record::load(&directory).map(|record| Some(record.name)),
+            true => DiskRecord::load(&directory).map(|record| Some(record.name)),
             false => Ok(None),
         });
         Ok(found.await?.filter(|found| found != name))
@@ -179,7 +179,7 @@ impl Disks {
         let at = directory.clone();
         let (_lock, record) = offload(move || {
             let lock = lock_existing(&at, &own)?;
-            Ok((lock, Record::load(&at)?))
+            Ok((lock, DiskRecord::load(&at)?))
         })
         .await?;
         let refs = self.store.refs();
@@ -192,7 +192,7 @@ impl Disks {
         }
         let place = self.directory.join(new);
         let known = refs.get(RefKind::Disk, new).await?;
-        let mut record = Record { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
+        let mut record = DiskRecord { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
         // The image version may be gone with whoever took the disk: then what was published last takes
         // its place, for a name must not stand on what is not there.
         match self.store.stored_manifest(&record.origin).await {
@@ -232,7 +232,7 @@ impl Disks {
                 return Ok(None);
             }
             home.sync_directory()?;
-            let record = Record::load(&place)?;
+            let record = DiskRecord::load(&place)?;
             let private = OwnBlocks::of_closed(&place, &record);
             Ok(Some((record, private)))
         });
@@ -244,7 +244,7 @@ impl Disks {
 
     /// Whether another server holds the disk of a record, or the store knows another disk of its
     /// name.
-    async fn is_lost(&self, record: &Record, server: ServerId) -> Result<bool> {
+    async fn is_lost(&self, record: &DiskRecord, server: ServerId) -> Result<bool> {
         let Some(found) = self.store.refs().get(RefKind::Disk, &record.name).await? else {
             return Ok(false);
         };
@@ -277,7 +277,7 @@ impl Disks {
         let mut others: Vec<Elsewhere> =
             listing.damaged.into_iter().map(|bad| damaged(bad.name, &bad.error)).collect();
         // Each server is asked after once, however many disks it holds.
-        let mut servers: HashMap<ServerId, Option<Seen>> = HashMap::new();
+        let mut servers: HashMap<ServerId, Option<ListedServer>> = HashMap::new();
         for found in listing.records {
             let held = match fence::held(&found) {
                 Ok(held) => held,

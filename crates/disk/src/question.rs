@@ -12,7 +12,7 @@ use std::sync::Arc;
 use store::{RefKind, RefRecord, Store};
 
 /// Whether this server still holds a disk, to be asked of the store.
-pub struct Question {
+pub struct OwnershipQuestion {
     store: Store,
     name: String,
     mark: Arc<()>,
@@ -20,7 +20,7 @@ pub struct Question {
 
 /// What the store said, to be judged by [`Disk::judge`](crate::Disk::judge).
 #[derive(Debug)]
-pub struct Answer {
+pub struct OwnershipAnswer {
     pub(crate) found: Result<Option<RefRecord>>,
     mark: Arc<()>,
 }
@@ -37,7 +37,7 @@ impl Latest {
     }
 
     /// Whether it is the answer to the last question.
-    pub(crate) fn is_answered_by(&self, answer: &Answer) -> bool {
+    pub(crate) fn is_answered_by(&self, answer: &OwnershipAnswer) -> bool {
         self.0.lock().as_ref().is_some_and(|latest| Arc::ptr_eq(latest, &answer.mark))
     }
 
@@ -47,21 +47,21 @@ impl Latest {
     }
 }
 
-impl fmt::Debug for Question {
+impl fmt::Debug for OwnershipQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Question({})", self.name)
     }
 }
 
-impl Question {
+impl OwnershipQuestion {
     /// Asks for the disk `name`; what was asked before does not count any more.
     pub(crate) fn new(store: Store, name: &str, latest: &Latest) -> Self {
         Self { store, name: name.to_owned(), mark: latest.ask() }
     }
 
     /// Asks the store, for as long as it takes. The disk may be closed meanwhile.
-    pub async fn ask(self) -> Answer {
+    pub async fn ask(self) -> OwnershipAnswer {
         let found = self.store.refs().get(RefKind::Disk, &self.name).await;
-        Answer { found, mark: self.mark }
+        OwnershipAnswer { found, mark: self.mark }
     }
 }

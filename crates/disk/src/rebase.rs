@@ -6,9 +6,9 @@
 //! layer below the others.
 
 use crate::compare::{blocks, clipped, difference, differences, intersection, push, total, union};
-use crate::layer::{Layer, Round};
+use crate::layer::{Round, ShadowLayer};
 use crate::maplog::Failure;
-use crate::record::Record;
+use crate::record::DiskRecord;
 use crate::stack::{Frozen, Stack};
 use crate::{Disk, Image, Rebase, RebaseReport};
 use block::{Error, Result, Span, offload};
@@ -103,7 +103,7 @@ impl Disk {
         let number = lowest.as_ref().map(|layer| layer.number);
         let image: ImageName = target.name.parse()?;
         let id = new.id();
-        let onto = |record: &mut Record| {
+        let onto = |record: &mut DiskRecord| {
             record.image = image.clone();
             record.origin = id;
             record.base = id;
@@ -141,7 +141,12 @@ impl Disk {
     }
 
     /// A new layer, on stable storage, that holds `spans` of `view`.
-    async fn materialise(&self, number: u32, view: &Frozen, spans: &[Span]) -> Result<Arc<Layer>> {
+    async fn materialise(
+        &self,
+        number: u32,
+        view: &Frozen,
+        spans: &[Span],
+    ) -> Result<Arc<ShadowLayer>> {
         let layer = self.shadow.new_layer(number).await?;
         let filled = self.fill(&layer, view, spans).await;
         if filled.is_err() {
@@ -150,7 +155,7 @@ impl Disk {
         filled.map(|()| layer)
     }
 
-    async fn fill(&self, layer: &Arc<Layer>, view: &Frozen, spans: &[Span]) -> Result<()> {
+    async fn fill(&self, layer: &Arc<ShadowLayer>, view: &Frozen, spans: &[Span]) -> Result<()> {
         blocks([view], spans, |block, [bytes]| layer.take_in(block, bytes)).await?;
         let layer = Arc::clone(layer);
         offload(move || {

@@ -48,7 +48,7 @@ impl TryFrom<String> for Uuid {
 /// What `disk.json` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct DiskRecord {
     pub(crate) name: String,
     pub(crate) uuid: Uuid,
     pub(crate) mode: Mode,
@@ -79,12 +79,12 @@ pub(crate) struct Record {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct DiskDocument {
     format: String,
     version: u32,
     /// CRC-32C of `disk` as compact JSON, in hexadecimal.
     checksum: String,
-    disk: Record,
+    disk: DiskRecord,
 }
 
 /// What every version of the document has.
@@ -94,13 +94,13 @@ struct Preamble {
     version: u32,
 }
 
-fn checksum(record: &Record) -> Result<String> {
+fn checksum(record: &DiskRecord) -> Result<String> {
     let bytes = serde_json::to_vec(record)
         .map_err(|e| Error::internal("a disk's record cannot be written as JSON").with_source(e))?;
     Ok(format!("{:08x}", crc32c::crc32c(&bytes)))
 }
 
-impl Record {
+impl DiskRecord {
     /// Reads the record of the disk in `directory`. Waits for the disk.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Record {
                 preamble.version
             )));
         }
-        let document: Document = serde_json::from_slice(bytes).map_err(|e| corrupt(&e))?;
+        let document: DiskDocument = serde_json::from_slice(bytes).map_err(|e| corrupt(&e))?;
         let record = document.disk;
         if checksum(&record)? != document.checksum {
             return Err(corrupt(&"the checksum does not match"));
@@ -153,7 +153,7 @@ impl Record {
 
     /// The document.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        let document = Document {
+        let document = DiskDocument {
             format: FORMAT.into(),
             version: VERSION,
             checksum: checksum(self)?,
@@ -213,8 +213,8 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
-        Record {
+    fn record() -> DiskRecord {
+        DiskRecord {
             name: "web".into(),
             uuid: Uuid([7; 16]),
             mode: Mode::Ephemeral,
@@ -236,23 +236,23 @@ mod tests {
     fn a_record_is_read_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         record().save(&dir.path().into()).unwrap();
-        assert_eq!(Record::load(&dir.path().into()).unwrap(), record());
-        let other = Record { size: 11 << 30, attached: None, ..record() };
+        assert_eq!(DiskRecord::load(&dir.path().into()).unwrap(), record());
+        let other = DiskRecord { size: 11 << 30, attached: None, ..record() };
         other.save(&dir.path().into()).unwrap();
-        assert_eq!(Record::load(&dir.path().into()).unwrap(), other);
+        assert_eq!(DiskRecord::load(&dir.path().into()).unwrap(), other);
     }
 
     #[test]
     fn a_damaged_record_is_refused_or_means_the_same() {
         let good = record().encode().unwrap();
         for len in 0..good.len() - 2 {
-            assert!(Record::decode(&good[..len]).is_err(), "cut to {len}");
+            assert!(DiskRecord::decode(&good[..len]).is_err(), "cut to {len}");
         }
         for at in 0..good.len() {
             for flip in [1, 4, 0x20, 0x80] {
                 let mut bad = good.clone();
                 bad[at] ^= flip;
-                match Record::decode(&bad) {
+                match DiskRecord::decode(&bad) {
                     Ok(read) => assert_eq!(read, record(), "byte {at}"),
                     Err(e) => assert!(
                         matches!(
@@ -270,7 +270,7 @@ mod tests {
     fn a_later_version_is_named() {
         let text = String::from_utf8(record().encode().unwrap()).unwrap();
         let later = text.replace("\"version\": 1", "\"version\": 2, \"more\": []");
-        let error = Record::decode(later.as_bytes()).unwrap_err();
+        let error = DiskRecord::decode(later.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Unsupported);
         assert!(error.message().contains("version 2"), "{error}");
     }

@@ -7,12 +7,12 @@
 
 use crate::disks::{Disks, clear, lock_existing};
 use crate::fence::{self, Tenure, UUID};
-use crate::record::{Record, Uuid};
+use crate::record::{DiskRecord, Uuid};
 use block::{Error, ErrorKind, Result, offload};
 use store::{RefKind, RefRecord, check_name};
 
 /// What is known of a disk whose names are to go.
-enum Known {
+enum RemovedState {
     /// Its directory is here, with a record that says so.
     Here { uuid: Uuid, epoch: u64 },
     /// Its directory is here, and its record damaged.
@@ -35,9 +35,9 @@ impl Disks {
         let (directory, own) = (self.directory.join(name), name.to_owned());
         let locked = offload(move || {
             let lock = lock_existing(&directory, &own)?;
-            let known = Record::load(&directory);
-            let here = |Record { uuid, epoch, .. }| Known::Here { uuid, epoch };
-            Ok((lock, known.map_or(Known::Damaged, here)))
+            let known = DiskRecord::load(&directory);
+            let here = |DiskRecord { uuid, epoch, .. }| RemovedState::Here { uuid, epoch };
+            Ok((lock, known.map_or(RemovedState::Damaged, here)))
         });
         let (_lock, known) = match locked.await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -78,7 +78,7 @@ impl Disks {
         if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
             return Err(Error::not_found(format!("the store knows no disk {name:?}")));
         }
-        self.forget(name, &Known::Lost).await
+        self.forget(name, &RemovedState::Lost).await
     }
 
     /// Whether what is here of a disk is not the store's disk of that name any more: another server took that, and may
@@ -90,17 +90,17 @@ impl Disks {
         check_name("disk", name)?;
         let directory = self.directory.join(name);
         let record = offload(move || {
-            Ok(if directory.exists() { Record::load(&directory).ok() } else { None })
+            Ok(if directory.exists() { DiskRecord::load(&directory).ok() } else { None })
         });
-        let Some(Record { uuid, epoch, .. }) = record.await? else { return Ok(false) };
+        let Some(DiskRecord { uuid, epoch, .. }) = record.await? else { return Ok(false) };
         match self.store.refs().get(RefKind::Disk, name).await? {
-            Some(found) => Ok(!self.is_same(&found, &Known::Here { uuid, epoch }).await?),
+            Some(found) => Ok(!self.is_same(&found, &RemovedState::Here { uuid, epoch }).await?),
             None => Ok(false),
         }
     }
 
     /// Removes the names of a disk and of its snapshots, unless they are of another one.
-    async fn forget(&self, name: &str, known: &Known) -> Result<()> {
+    async fn forget(&self, name: &str, known: &RemovedState) -> Result<()> {
         match self.store.refs().get(RefKind::Disk, name).await? {
             Some(found) if self.is_same(&found, known).await? => self.forget_names(found).await,
             // It goes last, so nothing else is left where there is none.
@@ -110,13 +110,13 @@ impl Disks {
 
     /// Whether the disk of a ref is the one that is known here, and not one that another server took
     /// or made.
-    async fn is_same(&self, found: &RefRecord, known: &Known) -> Result<bool> {
+    async fn is_same(&self, found: &RefRecord, known: &RemovedState) -> Result<bool> {
         let server = self.server().await?;
         let (uuid, epoch) = match *known {
-            Known::Here { uuid, epoch } => (uuid, epoch),
+            RemovedState::Here { uuid, epoch } => (uuid, epoch),
             // Only the ref says who has it.
-            Known::Damaged => return Ok(fence::held(found)?.is_of(server)),
-            Known::Lost => return Ok(true),
+            RemovedState::Damaged => return Ok(fence::held(found)?.is_of(server)),
+            RemovedState::Lost => return Ok(true),
         };
         let tenure = Tenure { server, epoch };
         match fence::check(found, uuid, tenure, &self.directory.join(&found.name)) {
@@ -142,7 +142,7 @@ impl Disks {
 
     /// Removes the snapshots that earlier disks of this name left. Those of this one stay: another
     /// server may have taken it by now.
-    pub(crate) async fn forget_earlier_snapshots(&self, record: &Record) -> Result<()> {
+    pub(crate) async fn forget_earlier_snapshots(&self, record: &DiskRecord) -> Result<()> {
         let own = record.uuid.to_string();
         for found in self.snapshots_of(&record.name).await? {
             if found.body.labels.get(UUID) != Some(&own) {

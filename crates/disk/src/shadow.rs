@@ -40,8 +40,8 @@ mod zero;
 
 use self::failure::Poison;
 use self::limit::Limit;
-use crate::blockmap::{MAX_SIZE, State};
-use crate::layer::Layer;
+use crate::blockmap::{BlockState, MAX_SIZE};
+use crate::layer::ShadowLayer;
 use crate::maplog::Identity;
 use crate::space::HomeSpace;
 use crate::stack::{Frozen, Stack};
@@ -104,7 +104,7 @@ impl Shadow {
         check_size(size)?;
         let directory = directory.into();
         let at = directory.clone();
-        let layer = offload(move || Layer::create(&at, Identity { disk, layer: 1 })).await?;
+        let layer = offload(move || ShadowLayer::create(&at, Identity { disk, layer: 1 })).await?;
         Ok(Self::assemble(directory, disk, vec![Arc::new(layer)], base, size))
     }
 
@@ -132,7 +132,7 @@ impl Shadow {
                 .iter()
                 .rev()
                 .map(|layer| {
-                    Ok(Arc::new(Layer::open(&at, Identity { disk, layer: *layer }, size)?))
+                    Ok(Arc::new(ShadowLayer::open(&at, Identity { disk, layer: *layer }, size)?))
                 })
                 .collect::<Result<Vec<_>>>()
         })
@@ -143,7 +143,7 @@ impl Shadow {
     fn assemble(
         directory: FsPath,
         disk: [u8; 16],
-        layers: Vec<Arc<Layer>>,
+        layers: Vec<Arc<ShadowLayer>>,
         base: Arc<dyn Device>,
         size: u64,
     ) -> Self {
@@ -215,7 +215,7 @@ impl Shadow {
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) when a layer has this number;
     /// [`Unavailable`](block::ErrorKind::Unavailable) once a step failed; those of the file system.
-    pub(crate) async fn new_layer(&self, number: u32) -> Result<Arc<Layer>> {
+    pub(crate) async fn new_layer(&self, number: u32) -> Result<Arc<ShadowLayer>> {
         if self.inner.stack.load().layers.iter().any(|layer| layer.number == number) {
             let directory = self.inner.directory.display();
             return Err(Error::internal(format!("{directory}: layer {number} is there already")));
@@ -227,8 +227,8 @@ impl Shadow {
         // After a step that failed the record may name a layer of this number, whose files are cleared here.
         self.check()?;
         let create = move || {
-            Layer::clear(&at, number)?;
-            Layer::create(&at, Identity { disk, layer: number })
+            ShadowLayer::clear(&at, number)?;
+            ShadowLayer::create(&at, Identity { disk, layer: number })
         };
         let layer = offload(move || {
             let _guard = guard;
@@ -241,7 +241,7 @@ impl Shadow {
     }
 
     /// Puts `top` over all layers: the one that was the newest does not change any more.
-    pub(crate) async fn seal(&self, top: Arc<Layer>) {
+    pub(crate) async fn seal(&self, top: Arc<ShadowLayer>) {
         self.swap(|old| {
             let mut layers = vec![top];
             layers.extend(old.layers.iter().cloned());
@@ -256,8 +256,8 @@ impl Shadow {
         &self,
         base: Arc<dyn Device>,
         keep: usize,
-        lowest: Option<Arc<Layer>>,
-    ) -> Vec<Arc<Layer>> {
+        lowest: Option<Arc<ShadowLayer>>,
+    ) -> Vec<Arc<ShadowLayer>> {
         let mut dropped = Vec::new();
         self.swap(|old| {
             let mut layers = old.layers.clone();
@@ -274,7 +274,10 @@ impl Shadow {
         self.inner.size.store(size, Ordering::Release);
     }
 
-    async fn swap(&self, change: impl FnOnce(&Stack) -> (Vec<Arc<Layer>>, Arc<dyn Device>) + Send) {
+    async fn swap(
+        &self,
+        change: impl FnOnce(&Stack) -> (Vec<Arc<ShadowLayer>>, Arc<dyn Device>) + Send,
+    ) {
         let _no_zeroing = self.inner.zeroing.write().await;
         let _all: Vec<_> = self.inner.regions.iter().map(|lock| lock.0.write()).collect();
         let old = self.inner.stack.load_full();
@@ -305,7 +308,7 @@ impl Inner {
 
     /// Puts blocks of the newest layer, all inside one region whose lock is held, into a state. The note of
     /// it takes the room of the reserve, if there is no other.
-    fn set(&self, top: &Layer, blocks: Range<u64>, state: State) -> Result<()> {
+    fn set(&self, top: &ShadowLayer, blocks: Range<u64>, state: BlockState) -> Result<()> {
         let set = || top.set(blocks.clone(), state);
         match self.space.get() {
             Some(space) => space.spend(set),

@@ -7,7 +7,7 @@
 //! that say what the base says too.
 
 use crate::fence::UUID;
-use crate::record::{Record, Uuid};
+use crate::record::{DiskRecord, Uuid};
 use crate::stack::Frozen;
 use crate::{Disk, SnapshotInfo, compare};
 use block::{Error, Result, offload};
@@ -404,7 +404,7 @@ impl Disk {
         let number = self.record().next_layer;
         let layer = self.shadow.new_layer(number).await?;
         let id = manifest.id();
-        let back = |record: &mut Record| {
+        let back = |record: &mut DiskRecord| {
             if let Some((image, origin)) = &stood_on {
                 (record.image, record.origin) = (image.clone(), *origin);
             }
@@ -437,7 +437,7 @@ impl Disk {
     }
 
     /// Removes the files of layers that the record does not name any more.
-    pub(crate) async fn discard_layers(&self, dropped: Vec<Arc<crate::layer::Layer>>) {
+    pub(crate) async fn discard_layers(&self, dropped: Vec<Arc<crate::layer::ShadowLayer>>) {
         let directory = self.shadow.directory().clone();
         let removed = offload(move || {
             dropped.iter().for_each(|layer| layer.remove(&directory));

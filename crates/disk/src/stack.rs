@@ -1,7 +1,7 @@
 //! Layers over a base: where the bytes of a block are.
 
-use crate::blockmap::State;
-use crate::layer::Layer;
+use crate::blockmap::BlockState;
+use crate::layer::ShadowLayer;
 use async_trait::async_trait;
 use block::{
     Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Filling, Result, Sink, Span,
@@ -22,13 +22,13 @@ const MOST_RUNS: usize = 4 * RUNS;
 pub(crate) struct Stack {
     /// Told apart from every other stack of the same shadow.
     pub(crate) generation: u64,
-    pub(crate) layers: Vec<Arc<Layer>>,
+    pub(crate) layers: Vec<Arc<ShadowLayer>>,
     pub(crate) base: Arc<dyn Device>,
 }
 
 /// Where a run of blocks is.
-pub(crate) enum Source<'a> {
-    Layer(&'a Layer),
+pub(crate) enum BlockSource<'a> {
+    Layer(&'a ShadowLayer),
     Zero,
     Base,
 }
@@ -40,28 +40,28 @@ pub(crate) fn blocks_of(span: Span) -> Range<u64> {
 
 impl Stack {
     /// The layer that takes writes.
-    pub(crate) fn top(&self) -> &Layer {
+    pub(crate) fn top(&self) -> &ShadowLayer {
         &self.layers[0]
     }
 
     /// Where the first of `blocks` is, and where the run ends that is there too, as seen from
     /// layer `from` downward.
-    fn resolve(&self, from: usize, blocks: Range<u64>) -> (Source<'_>, u64) {
+    fn resolve(&self, from: usize, blocks: Range<u64>) -> (BlockSource<'_>, u64) {
         let mut end = blocks.end;
         for layer in &self.layers[from..] {
             let (state, run) = layer.map.run(blocks.start..end);
             end = run;
             match state {
-                State::Private => return (Source::Layer(layer), end),
-                State::Zero => return (Source::Zero, end),
-                State::Below => {}
+                BlockState::Private => return (BlockSource::Layer(layer), end),
+                BlockState::Zero => return (BlockSource::Zero, end),
+                BlockState::Below => {}
             }
         }
-        (Source::Base, end)
+        (BlockSource::Base, end)
     }
 
     /// The runs of `span`, each with its place.
-    fn runs(&self, from: usize, span: Span) -> impl Iterator<Item = (Source<'_>, Span)> {
+    fn runs(&self, from: usize, span: Span) -> impl Iterator<Item = (BlockSource<'_>, Span)> {
         let mut rest = span;
         std::iter::from_fn(move || {
             if rest.is_empty() {
@@ -93,12 +93,12 @@ impl Stack {
         for (source, run) in self.runs(from, span) {
             let len = run.len() as usize;
             let attempt = match source {
-                Source::Layer(layer) => layer.data.try_read(run.offset(), sink.room(len))?,
-                Source::Zero => {
+                BlockSource::Layer(layer) => layer.data.try_read(run.offset(), sink.room(len))?,
+                BlockSource::Zero => {
                     sink.room(len).fill(0);
                     Attempt::Done
                 }
-                Source::Base => {
+                BlockSource::Base => {
                     let inside = self.in_base(run);
                     let attempt = if inside.is_empty() {
                         Attempt::Done
@@ -126,9 +126,9 @@ impl Stack {
             rest = behind;
             let part = &mut buf[run.index_in(span)];
             match source {
-                Source::Layer(layer) => layer.data.read(run.offset(), part).await?,
-                Source::Zero => part.fill(0),
-                Source::Base => {
+                BlockSource::Layer(layer) => layer.data.read(run.offset(), part).await?,
+                BlockSource::Zero => part.fill(0),
+                BlockSource::Base => {
                     let inside = self.in_base(run);
                     let (head, tail) = part.split_at_mut(inside.len() as usize);
                     tail.fill(0);
@@ -157,9 +157,9 @@ impl Stack {
             && let Some((source, run)) = walk.next().await
         {
             match source {
-                Source::Layer(_) => extent::push(&mut list, run, ExtentKind::Data),
-                Source::Zero => extent::push(&mut list, run, ExtentKind::Hole),
-                Source::Base => {
+                BlockSource::Layer(_) => extent::push(&mut list, run, ExtentKind::Data),
+                BlockSource::Zero => extent::push(&mut list, run, ExtentKind::Hole),
+                BlockSource::Base => {
                     let inside = self.in_base(run);
                     let mut at = inside.offset();
                     while at < inside.end() && list.len() <= limit {
@@ -191,7 +191,7 @@ impl Stack {
             && let Some((source, run)) = walk.next().await
         {
             let inside = self.in_base(run);
-            if matches!(source, Source::Base) && !inside.is_empty() {
+            if matches!(source, BlockSource::Base) && !inside.is_empty() {
                 self.base.prefetch(inside).await?;
             }
         }
@@ -238,7 +238,7 @@ impl<'a> Walk<'a> {
         Self { stack, from, rest: span, reach: NEAR, runs: 0 }
     }
 
-    async fn next(&mut self) -> Option<(Source<'a>, Span)> {
+    async fn next(&mut self) -> Option<(BlockSource<'a>, Span)> {
         if self.rest.is_empty() {
             return None;
         }
@@ -350,9 +350,10 @@ mod tests {
     fn fine(blocks: u64, size: u64) -> (Stack, Arc<AtomicU64>, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let layer =
-            Layer::create(&directory.path().into(), Identity { disk: [5; 16], layer: 1 }).unwrap();
+            ShadowLayer::create(&directory.path().into(), Identity { disk: [5; 16], layer: 1 })
+                .unwrap();
         for block in (0..blocks).step_by(2) {
-            layer.map.set(block..block + 1, State::Private);
+            layer.map.set(block..block + 1, BlockState::Private);
         }
         let ahead = Arc::new(AtomicU64::new(0));
         let base = Arc::new(Counting(Memory::new(size), Arc::clone(&ahead)));
@@ -396,7 +397,7 @@ mod tests {
     fn a_long_run_is_one_extent_however_it_is_cut() {
         let size = 3 << 30;
         let (stack, _, _directory) = fine(0, 0);
-        stack.top().map.set(1..(1 << 30) / BLOCK, State::Private);
+        stack.top().map.set(1..(1 << 30) / BLOCK, BlockState::Private);
         let span = Span::between(100, size - 100);
         let (list, polls) = polled(stack.extents(0, span, 16));
         let list: Vec<_> = list.unwrap().iter().map(|e| (e.span.offset(), e.kind)).collect();

@@ -46,13 +46,13 @@ pub struct Slow {
 
 /// What has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WaitKind {
     Read,
     Write,
     Flush,
 }
 
-impl Kind {
+impl WaitKind {
     const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Flush];
 
     /// That of a change.
@@ -74,9 +74,9 @@ impl Kind {
 
 /// How long a wait is called slow, shared by all who measure theirs; 0 is never.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bound(Arc<AtomicU64>);
+pub(crate) struct SlowBound(Arc<AtomicU64>);
 
-impl Bound {
+impl SlowBound {
     pub(crate) fn set(&self, bound: Duration) {
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         self.0.store(nanos, Ordering::Relaxed);
@@ -93,16 +93,16 @@ impl Bound {
 /// Those who wait, and how long others waited since the last look.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    bound: Bound,
-    state: Mutex<State>,
+    bound: SlowBound,
+    state: Mutex<WaitsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaitsState {
     next: u64,
     /// In the order in which they began.
-    under_way: BTreeMap<u64, (Kind, Instant)>,
-    over: [Over; Kind::ALL.len()],
+    under_way: BTreeMap<u64, (WaitKind, Instant)>,
+    over: [Over; WaitKind::ALL.len()],
 }
 
 /// Waits of one kind that are over.
@@ -128,12 +128,12 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Waits {
-    pub(crate) fn new(bound: Bound) -> Self {
+    pub(crate) fn new(bound: SlowBound) -> Self {
         Self { bound, state: Mutex::default() }
     }
 
     /// Something begins that has to wait.
-    pub(crate) fn begin(&self, kind: Kind) -> Wait<'_> {
+    pub(crate) fn begin(&self, kind: WaitKind) -> Wait<'_> {
         let began = Instant::now();
         let mut state = self.state.lock();
         let number = state.next;
@@ -151,14 +151,15 @@ impl Waits {
     fn look_beside(&self, written: Over, under_way: Option<Slow>) -> Option<Slow> {
         let mut state = self.state.lock();
         let mut over = std::mem::take(&mut state.over);
-        over[Kind::Write as usize].add(written);
+        over[WaitKind::Write as usize].add(written);
         let oldest = state.under_way.first_key_value().map(|(_, (kind, began))| Slow {
             what: kind.name(),
             took: began.elapsed(),
             under_way: true,
         });
         drop(state);
-        let over = Kind::ALL.into_iter().zip(over).filter(|(_, over)| over.slow * 100 > over.all);
+        let over =
+            WaitKind::ALL.into_iter().zip(over).filter(|(_, over)| over.slow * 100 > over.all);
         let over = over.map(|(kind, over)| Slow {
             what: kind.name(),
             took: over.longest,
@@ -188,13 +189,13 @@ pub(crate) struct Strained {
 }
 
 impl Strained {
-    pub(crate) fn new(bound: Bound) -> Self {
+    pub(crate) fn new(bound: SlowBound) -> Self {
         let quick = Quick::new(bound.clone());
         Self { waits: Waits::new(bound), quick, refused: Mutex::default() }
     }
 
     /// Something begins that has to wait.
-    pub(crate) fn begin(&self, kind: Kind) -> Wait<'_> {
+    pub(crate) fn begin(&self, kind: WaitKind) -> Wait<'_> {
         self.waits.begin(kind)
     }
 
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     fn waits() -> Waits {
-        let bound = Bound::default();
+        let bound = SlowBound::default();
         bound.set(Duration::from_millis(100));
         Waits::new(bound)
     }
@@ -273,13 +274,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_under_way_for_too_long_is_seen_while_it_is_and_when_it_is_over() {
         let waits = waits();
-        let flush = waits.begin(Kind::Flush);
+        let flush = waits.begin(WaitKind::Flush);
         pass(100).await;
         assert_eq!(waits.look(), None);
         pass(1).await;
         let slow = Slow { what: "flush", took: Duration::from_millis(101), under_way: true };
         assert_eq!(waits.look(), Some(slow));
-        drop(waits.begin(Kind::Read));
+        drop(waits.begin(WaitKind::Read));
         pass(99).await;
         drop(flush);
         let slow = Slow { what: "flush", took: Duration::from_millis(200), under_way: false };
@@ -291,9 +292,9 @@ mod tests {
     async fn one_in_a_hundred_may_take_long_and_kinds_are_told_apart() {
         let waits = waits();
         for (quick, slow) in [(99, false), (98, true)] {
-            (0..quick).for_each(|_| drop(waits.begin(Kind::Read)));
-            (0..1000).for_each(|_| drop(waits.begin(Kind::Write)));
-            let long = waits.begin(Kind::Read);
+            (0..quick).for_each(|_| drop(waits.begin(WaitKind::Read)));
+            (0..1000).for_each(|_| drop(waits.begin(WaitKind::Write)));
+            let long = waits.begin(WaitKind::Read);
             pass(101).await;
             drop(long);
             assert_eq!(waits.look().map(|slow| slow.what), slow.then_some("read"), "{quick}");
@@ -302,8 +303,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_bound_nothing_is_slow() {
-        let waits = Waits::new(Bound::default());
-        let wait = waits.begin(Kind::Flush);
+        let waits = Waits::new(SlowBound::default());
+        let wait = waits.begin(WaitKind::Flush);
         pass(1 << 30).await;
         assert_eq!(waits.look(), None);
         drop(wait);
@@ -312,7 +313,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn writes_that_nobody_flushes_and_that_take_long_are_seen() {
-        let bound = Bound::default();
+        let bound = SlowBound::default();
         bound.set(Duration::from_millis(100));
         let strained = Strained::new(bound);
         let write = strained.begin_write();
@@ -341,7 +342,7 @@ mod tests {
         for (quick, is_slow) in [(99, false), (98, true)] {
             (0..quick).for_each(|_| drop(strained.begin_write()));
             (0..1000).for_each(|_| strained.begin_write().would_wait());
-            let long = strained.begin(Kind::Write);
+            let long = strained.begin(WaitKind::Write);
             pass(101).await;
             drop(long);
             assert_eq!(seen(&strained), slow(101, false).filter(|_| is_slow), "{quick}");
@@ -350,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_want_of_room_is_noted_and_a_probe_leaves_nothing() {
-        let strained = Strained::new(Bound::default());
+        let strained = Strained::new(SlowBound::default());
         strained.failed(&Error::unavailable("gone"));
         assert_eq!(strained.look(), Strain::default());
         strained.failed(&Error::no_space("full"));

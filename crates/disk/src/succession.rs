@@ -1,6 +1,6 @@
 //! What may follow in the ref of a disk: for who passes on the records of others, and believes none.
 
-use crate::fence::{self, Held};
+use crate::fence::{self, DiskHolder};
 use block::{Error, Result};
 use store::{RefBody, RefRecord, ServerId};
 
@@ -52,14 +52,16 @@ impl Succession {
         }
         let held_before = fence::held(before)?;
         match held_before {
-            Held { epoch, .. } if epoch == held.epoch && held_before.is_of(server) => {
+            DiskHolder { epoch, .. } if epoch == held.epoch && held_before.is_of(server) => {
                 Ok(Self::Kept(server))
             }
-            Held { epoch, by, .. } if epoch.checked_add(1) == Some(held.epoch) => match held.by {
-                Some(server) => Ok(Self::Taken { by: server, from: by }),
-                None => Err(refused(next, "releases a disk that it did not hold")),
-            },
-            Held { epoch, .. } => Err(Error::fenced(format!(
+            DiskHolder { epoch, by, .. } if epoch.checked_add(1) == Some(held.epoch) => {
+                match held.by {
+                    Some(server) => Ok(Self::Taken { by: server, from: by }),
+                    None => Err(refused(next, "releases a disk that it did not hold")),
+                }
+            }
+            DiskHolder { epoch, .. } => Err(Error::fenced(format!(
                 "disk {:?} is held by another server (epoch {epoch}, here {})",
                 next.name, held.epoch
             ))),

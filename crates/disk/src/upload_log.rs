@@ -24,7 +24,7 @@ const MAX_TAIL: usize = 1 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct UploadHead {
     /// Bytes of the tail.
     len: U32,
     /// CRC-32C of what follows in the entry.
@@ -33,7 +33,7 @@ struct Head {
     id: [u8; 32],
 }
 
-/// The part of [`Head`] that its checksum does not cover.
+/// The part of [`UploadHead`] that its checksum does not cover.
 const UNCOVERED: usize = 8;
 
 /// The log of a disk; used by one upload at a time.
@@ -44,7 +44,7 @@ pub(crate) struct UploadLog {
 }
 
 fn encode(pack: &PackTail) -> Vec<u8> {
-    let mut head = Head {
+    let mut head = UploadHead {
         len: (pack.tail.len() as u32).into(),
         checksum: 0.into(),
         size: pack.size.into(),
@@ -59,7 +59,7 @@ fn encode(pack: &PackTail) -> Vec<u8> {
 pub(crate) fn decode(bytes: &[u8]) -> (Vec<PackTail>, usize) {
     let mut packs = Vec::new();
     let Some(mut rest) = bytes.strip_prefix(&MAGIC) else { return (packs, 0) };
-    while let Ok((head, behind)) = Head::ref_from_prefix(rest) {
+    while let Ok((head, behind)) = UploadHead::ref_from_prefix(rest) {
         let len = head.len.get() as usize;
         let Some(tail) = behind.get(..len).filter(|_| len <= MAX_TAIL) else { break };
         let covered = crc32c::crc32c(&head.as_bytes()[UNCOVERED..]);

@@ -6,7 +6,7 @@
 mod common;
 
 use block::fs::FsPath;
-use block::fs::simulated::{Faults, Machine, Nature};
+use block::fs::simulated::{FaultRates, Machine, Nature};
 use common::{Home, bytes, cache, golden};
 use disk::{CreateOptions, Disks, Rebase};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ async fn what_either_record_of_a_failed_rebase_names_stays_in_the_store() {
     let before = disks();
     before.create("a", &"golden:1".parse().unwrap(), CreateOptions::default()).await.unwrap();
     let disk = before.open("a").await.unwrap();
-    machine.set_faults(Faults { sync_directory: 1000, ..Faults::default() });
+    machine.set_faults(FaultRates { sync_directory: 1000, ..FaultRates::default() });
     disk.rebase(&"golden:2".parse().unwrap(), Rebase::Refuse).await.unwrap_err();
     let both = [manifest(&home, "golden:1").await, manifest(&home, "golden:2").await];
     for manifest in both {
@@ -50,7 +50,7 @@ async fn what_either_record_of_a_failed_rebase_names_stays_in_the_store() {
     for manifest in both {
         assert!(kept(&home, "a").await.contains(&manifest));
     }
-    machine.set_faults(Faults::default());
+    machine.set_faults(FaultRates::default());
     machine.kill();
     let found = bytes(&*disks().open("a").await.unwrap()).await;
     assert!(found == new, "the record that is there counts");

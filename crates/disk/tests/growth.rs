@@ -8,8 +8,8 @@ use block::Memory;
 use common::{Home, cache};
 use disk::{CreateOptions, Disks, Mode};
 use object_store::ObjectStore;
-use objects::testing::{Faults, Unreliable};
-use objects::{OpenOptions, PieceOptions, layered};
+use objects::testing::{FaultRates, Unreliable};
+use objects::{OpenStoreOptions, PieceOptions, layered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::testing;
@@ -28,10 +28,10 @@ async fn requests(images: usize) -> (u64, u64) {
         home.store.refs().create(RefKind::Snapshot, &snapshot, found.body).await.unwrap();
     }
     let shared: Arc<dyn ObjectStore> = Arc::clone(&home.backend) as _;
-    let counted = Unreliable::new(shared, 1, Faults::default());
+    let counted = Unreliable::new(shared, 1, FaultRates::default());
     let bare: Arc<dyn ObjectStore> = Arc::new(counted.clone());
     let pieces = PieceOptions { dir: home.directory.path().join("pieces"), limit: 64 << 20 };
-    let options = OpenOptions { pieces: Some(pieces), ..OpenOptions::default() };
+    let options = OpenStoreOptions { pieces: Some(pieces), ..OpenStoreOptions::default() };
     let opened = layered(bare, "s3://test", &options, |patient| patient);
     let store = Store::open(opened.backend, testing::world(9)).await.unwrap();
     let disks = Disks::new(home.directory.path().join("disks"), store.clone(), cache());

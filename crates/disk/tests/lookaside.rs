@@ -10,7 +10,7 @@ use lookaside::testing::{Fake, Manner};
 use lookaside::{ChunkSource, CostEstimate, Sources};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
-use objects::testing::{Faults, Unreliable};
+use objects::testing::{FaultRates, Unreliable};
 use std::sync::Arc;
 use store::testing;
 use store::{Manifest, Store, import};
@@ -31,7 +31,7 @@ async fn lab() -> Lab {
     let content = testing::noise(4, SIZE as usize);
     let session = testing::session(&made.unwrap()).await;
     let done = import::from_device(&session, &Memory::from(content.clone()), &()).await.unwrap();
-    let counted = Unreliable::new(objects, 1, Faults::default());
+    let counted = Unreliable::new(objects, 1, FaultRates::default());
     let bare: Arc<dyn ObjectStore> = Arc::new(counted.clone());
     let store = Store::open(bare, testing::world(2)).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();

@@ -117,7 +117,7 @@ async fn an_earlier_holder_can_publish_nothing_and_write_nothing_more() {
 /// Removes what nothing refers to. Sessions that made the images of these tests were left open.
 async fn collect(home: &Home) {
     let (grace, stale) = (Duration::ZERO, Duration::ZERO);
-    let options = gc::Options { grace, stale, ..gc::Options::default() };
+    let options = gc::GcOptions { grace, stale, ..gc::GcOptions::default() };
     let report = gc::collect(&home.store, &options, &()).await.unwrap();
     assert!(report.freed.objects > 0, "{report:?}");
 }
@@ -569,7 +569,7 @@ async fn a_disk_that_is_kept_stands_on_nothing_that_is_gone() {
     here.disks.keep("web", "saved").await.unwrap();
     let disk = here.open("saved").await;
     assert_eq!(bytes(&*disk).await, held);
-    let report = verify::store(&here.store, &verify::Options::default(), &()).await.unwrap();
+    let report = verify::store(&here.store, &verify::VerifyOptions::default(), &()).await.unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
     disk.commit(&"saved:1".parse().unwrap(), &()).await.unwrap();
     assert_eq!(bytes(&*disk).await, held);

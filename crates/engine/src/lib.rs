@@ -57,7 +57,7 @@ use disk::{Disks, Image, LoadOptions, Loader, Room};
 use kept_slots::KeptSlots;
 use lookaside::{SourceReport, Sources};
 use nearby_maps::{MapsOnDemand, NearbyMaps, StoreWay};
-use objects::{Link, OpenOptions, Opened, Patience, PieceOptions};
+use objects::{Link, OpenStoreOptions, Opened, Patience, PieceOptions};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use sources::{ConfiguredSources, SourcePlace};
@@ -328,7 +328,7 @@ pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
 }
 
 /// How a home opens its store.
-pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
+pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenStoreOptions {
     let patience = match what_for {
         Use::Command | Use::Inspection => Patience::COMMAND,
         Use::Server | Use::Keeper => {
@@ -342,7 +342,7 @@ pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
     let pieces = (what_for != Use::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
     let is_scattered = what_for == Use::Keeper;
-    OpenOptions { patience, pieces, is_distant, is_scattered, ..OpenOptions::default() }
+    OpenStoreOptions { patience, pieces, is_distant, is_scattered, ..OpenStoreOptions::default() }
 }
 
 /// Opens the store of a home for a command.

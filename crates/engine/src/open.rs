@@ -2,7 +2,7 @@
 //! after its last one, so that a guest that reboots finds it warm.
 
 use block::{Error, Result};
-use disk::{Answer, Disk, DiskInfo, DiskLayers, Disks, Mode, Question};
+use disk::{Disk, DiskInfo, DiskLayers, Disks, Mode, OwnershipAnswer, OwnershipQuestion};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -344,7 +344,7 @@ impl OpenDisks {
 
     /// What the store is to be asked about an open disk: whether this server still holds it. `None`
     /// when the disk is not open, or is being opened, closed or looked after just now.
-    pub fn question(&self, name: &str) -> Option<Question> {
+    pub fn question(&self, name: &str) -> Option<OwnershipQuestion> {
         let slot = self.slots.lock().get(name).map(Arc::clone)?;
         let place = slot.disk.try_lock().ok()?;
         Some(place.as_ref()?.disk.question())
@@ -355,7 +355,7 @@ impl OpenDisks {
     ///
     /// # Errors
     /// Those of [`Disk::judge`].
-    pub async fn judge(&self, name: &str, answer: Answer) -> Result<()> {
+    pub async fn judge(&self, name: &str, answer: OwnershipAnswer) -> Result<()> {
         let slot = self.slots.lock().get(name).map(Arc::clone);
         let Some(slot) = slot else { return Ok(()) };
         // No handle leaves: the disk's lock would go with it.

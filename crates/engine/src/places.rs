@@ -4,7 +4,7 @@ use access::client_config;
 use block::Result;
 use block::fs::is_network;
 use gateway::{GatewayStore, GatewayUrl};
-use objects::{OpenOptions, Opened};
+use objects::{OpenStoreOptions, Opened};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(900);
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
-pub fn open(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+pub fn open(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Result<Opened> {
     match GatewayUrl::is_meant(place) {
         true => through_gateway(place, certificates, options),
         false => objects::open(place, options),
@@ -28,7 +28,7 @@ pub fn open(place: &str, certificates: &Path, options: &OpenOptions) -> Result<O
 ///
 /// # Errors
 /// As [`objects::create`]; those of the certificates.
-pub fn create(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+pub fn create(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Result<Opened> {
     match GatewayUrl::is_meant(place) {
         true => through_gateway(place, certificates, options),
         false => objects::create(place, options),
@@ -47,7 +47,7 @@ pub fn is_over_network(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|found| is_network(found.f_type as u32))
 }
 
-fn through_gateway(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+fn through_gateway(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Result<Opened> {
     let url: GatewayUrl = place.parse()?;
     let dir = url.certificates.clone().unwrap_or_else(|| certificates.to_owned());
     let config = client_config(&dir)
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_gateway_needs_a_certificate_which_its_url_may_name() {
         let dir = tempfile::tempdir().unwrap();
-        let options = OpenOptions::default();
+        let options = OpenStoreOptions::default();
         let error = |place: &str| open(place, dir.path(), &options).err().unwrap();
         let missing = error("gateway+https://lab.example.org");
         assert_eq!(missing.kind(), ErrorKind::NotFound);

@@ -10,7 +10,7 @@ use block::{Device, Error, ErrorKind, Result, offload};
 use futures::future::join_all;
 use lookaside::tree::{self, ContentIndex, FileStamp, IndexReport, Indexed};
 use lookaside::{ChunkSource, CostEstimate, Replica, Sources, media};
-use objects::OpenOptions;
+use objects::OpenStoreOptions;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl SourcePlace {
 pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
     let opened = async {
         let certificates = home.resolve(Path::new(&config.tls.dir));
-        let options = OpenOptions::default();
+        let options = OpenStoreOptions::default();
         let backend = crate::places::open(place, &certificates, &options)?.backend;
         let secret = async || crate::key::given(home, config);
         Store::open_with(backend, crate::world::system(), secret).await

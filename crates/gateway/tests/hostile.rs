@@ -187,11 +187,11 @@ async fn a_rewritten_pack_leads_a_client_to_its_own_chunks_alone() {
     // The disks and the image that keep the others go, and a collection rewrites the pack.
     scene.server.remove("bob").await.unwrap();
     scene.lab.store.refs().remove(RefKind::Image, "secret:1", 1).await.unwrap();
-    let options = store::gc::Options {
+    let options = store::gc::GcOptions {
         grace: Duration::ZERO,
         stale: Duration::ZERO,
         rewrite_below: 0.99,
-        ..store::gc::Options::default()
+        ..store::gc::GcOptions::default()
     };
     for _ in 0..3 {
         store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();

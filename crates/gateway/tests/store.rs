@@ -10,7 +10,7 @@ use gateway::Limits;
 use lab::{Lab, read_all};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use objects::{OpenOptions, Patience};
+use objects::{OpenStoreOptions, Patience};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -109,9 +109,9 @@ async fn a_batch_over_a_link_that_breaks_every_mebibyte_comes_bit_by_bit() {
     lab.image("debian:1", &noise(5, 6 << 20)).await;
     let mut tasks = JoinSet::new();
     let (port, brought) = breaking(lab.address, 1 << 20, &mut tasks).await;
-    let options = OpenOptions {
+    let options = OpenStoreOptions {
         patience: Patience::lasting(Duration::from_secs(20)),
-        ..OpenOptions::default()
+        ..OpenStoreOptions::default()
     };
     let bare = Arc::new(lab.object_store_at("alice", port));
     let opened = objects::exact(bare, "gateway+https://test", &options);
@@ -183,7 +183,7 @@ async fn a_disk_is_taken_written_snapshot_and_given_back_through_the_gateway() {
         assert_eq!(read_all(&*back).await.unwrap(), bytes);
         assert_eq!(back.snapshots().await.unwrap().len(), 1);
         let report =
-            store::verify::store(&lab.store, &store::verify::Options::default(), &()).await;
+            store::verify::store(&lab.store, &store::verify::VerifyOptions::default(), &()).await;
         assert!(report.unwrap().faults.is_empty(), "what a client wrote is whole");
     }
 }

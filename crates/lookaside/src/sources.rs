@@ -109,14 +109,14 @@ impl NearbySource {
 
 /// Who is asked.
 #[derive(Debug, Clone)]
-enum Asked {
+enum ReadOrigin {
     Source(Arc<Tracked>),
     /// The same, to read from the store for all.
     Owner(Arc<Tracked>),
     Store,
 }
 
-impl Asked {
+impl ReadOrigin {
     fn is(&self, other: &Self) -> bool {
         match (self.tracked(), other.tracked()) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

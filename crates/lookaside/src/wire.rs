@@ -4,12 +4,12 @@ use block::{Error, Result};
 
 /// Bytes that are still to be read.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct WireReader<'a> {
     what: &'a str,
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     /// `what` names the file in errors.
     pub(crate) fn new(what: &'a str, bytes: &'a [u8]) -> Self {
         Self { what, rest: bytes }

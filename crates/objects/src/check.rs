@@ -104,9 +104,9 @@ pub async fn backend(
 }
 
 /// What a trial came to: what was seen, or what is wrong.
-type Outcome = Result<String, String>;
+type TrialOutcome = Result<String, String>;
 
-fn finding(name: &'static str, purpose: &'static str, outcome: Outcome) -> Finding {
+fn finding(name: &'static str, purpose: &'static str, outcome: TrialOutcome) -> Finding {
     let passed = outcome.is_ok();
     let detail = outcome.unwrap_or_else(|wrong| wrong);
     Finding { name, purpose, passed, detail }
@@ -148,7 +148,7 @@ impl Trial {
         ))
     }
 
-    async fn read_after_write(&self) -> Outcome {
+    async fn read_after_write(&self) -> TrialOutcome {
         let path = self.path("object");
         for (content, when) in [("one", "after it was written"), ("three", "after it was replaced")]
         {
@@ -168,7 +168,7 @@ impl Trial {
         }
     }
 
-    async fn ranges(&self) -> Outcome {
+    async fn ranges(&self) -> TrialOutcome {
         let bytes: Vec<u8> =
             (0..200_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let path = self.path("ranges");
@@ -189,7 +189,7 @@ impl Trial {
         }
     }
 
-    async fn large(&self) -> Outcome {
+    async fn large(&self) -> TrialOutcome {
         let len = self.options.large as usize;
         let bytes: Bytes = (0..len).map(|n| (n >> 10) as u8 ^ n as u8).collect::<Vec<_>>().into();
         let path = self.path("large");
@@ -214,7 +214,7 @@ impl Trial {
         }
     }
 
-    async fn create_if_absent(&self) -> Outcome {
+    async fn create_if_absent(&self) -> TrialOutcome {
         let path = self.path("created");
         self.must_create(&path, Bytes::from_static(b"mine")).await?;
         match self.create(&path, Bytes::from_static(b"yours")).await {
@@ -231,7 +231,7 @@ impl Trial {
     }
 
     /// Many creators of one object at the same time, several times.
-    async fn race(&self) -> Outcome {
+    async fn race(&self) -> TrialOutcome {
         let CheckOptions { creators, rounds, .. } = self.options;
         for round in 0..rounds {
             let path = self.path(&format!("race-{round}"));
@@ -279,7 +279,7 @@ impl Trial {
         Ok(found)
     }
 
-    async fn list(&self) -> Outcome {
+    async fn list(&self) -> TrialOutcome {
         const OBJECTS: usize = 30;
         for number in 0..OBJECTS {
             let path = self.path(&format!("list/{number:03}/x"));
@@ -306,7 +306,7 @@ impl Trial {
         Ok("a listing shows at once what was written, with its length".into())
     }
 
-    async fn deletion(&self) -> Outcome {
+    async fn deletion(&self) -> TrialOutcome {
         let path = self.path("deleted/x");
         for turn in 0..2 {
             self.must_create(&path, Bytes::from_static(b"x")).await?;
@@ -322,7 +322,7 @@ impl Trial {
     }
 
     /// Ages are measured by the store's own clock, never by ours.
-    async fn times(&self, clock: &(dyn Fn() -> u64 + Sync)) -> Outcome {
+    async fn times(&self, clock: &(dyn Fn() -> u64 + Sync)) -> TrialOutcome {
         let (old, new) = (self.path("times/old"), self.path("times/new"));
         let modified = async |path: &Path| -> Result<i64, String> {
             Ok(self.backend.head(path).await.map_err(text)?.last_modified.timestamp())

@@ -6,7 +6,7 @@ use std::io;
 
 /// Whether trying again may help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Retryability {
     /// It may.
     Passing,
     /// It cannot.
@@ -148,16 +148,16 @@ fn words(error: &object_store::Error) -> String {
 }
 
 /// Whether the operation may be tried again.
-pub(crate) fn verdict(error: &object_store::Error) -> Verdict {
+pub(crate) fn verdict(error: &object_store::Error) -> Retryability {
     use object_store::Error as Backend;
-    let Backend::Generic { .. } = error else { return Verdict::Final };
+    let Backend::Generic { .. } = error else { return Retryability::Final };
     if meaning(error).is_some() {
-        return Verdict::Final;
+        return Retryability::Final;
     }
     match status(error) {
-        Some(408 | 429 | 500..) => return Verdict::Passing,
+        Some(408 | 429 | 500..) => return Retryability::Passing,
         // A creation or removal beside another one; the state tells what became of it.
-        Some(_) => return Verdict::Final,
+        Some(_) => return Retryability::Final,
         None => {}
     }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -165,7 +165,7 @@ pub(crate) fn verdict(error: &object_store::Error) -> Verdict {
         if let Some(http) = at.downcast_ref::<HttpError>() {
             // A request that cannot even be built is a fault of ours.
             let hopeless = http.kind() == HttpErrorKind::Unknown && at.source().is_none();
-            return if hopeless { Verdict::Final } else { Verdict::Passing };
+            return if hopeless { Retryability::Final } else { Retryability::Passing };
         }
         if let Some(io) = at.downcast_ref::<io::Error>() {
             use io::ErrorKind::{
@@ -181,14 +181,14 @@ pub(crate) fn verdict(error: &object_store::Error) -> Verdict {
                     | NotFound
                     | Unsupported
             );
-            return if last { Verdict::Final } else { Verdict::Passing };
+            return if last { Retryability::Final } else { Retryability::Passing };
         }
         cause = at.source();
     }
     // "200 OK" with an error in its body.
     let text = words(error);
     let busy = ["InternalError", "SlowDown"].iter().any(|word| text.contains(word));
-    if busy { Verdict::Passing } else { Verdict::Final }
+    if busy { Retryability::Passing } else { Retryability::Final }
 }
 
 /// The HTTP status that an error was made from, which its type does not show.

@@ -39,21 +39,21 @@ const WASTE: Duration = Duration::from_millis(20);
 const TELLING: u64 = 128 << 10;
 
 /// A request, for all who want a part of it.
-type Request = Shared<BoxFuture<'static, Result<Bytes, Arc<Error>>>>;
+type SharedRead = Shared<BoxFuture<'static, Result<Bytes, Arc<Error>>>>;
 /// What a batch asks for. Nobody waits for a request that has nothing of theirs.
-type Plan = Arc<Vec<(Range<u64>, Request)>>;
+type RequestPlan = Arc<Vec<(Range<u64>, SharedRead)>>;
 
 /// Reads of one object that wait for each other.
-struct Batch {
+struct PendingReads {
     ranges: Arc<Mutex<Vec<Range<u64>>>>,
-    plan: Shared<BoxFuture<'static, Plan>>,
+    plan: Shared<BoxFuture<'static, RequestPlan>>,
 }
 
 /// A backend that joins reads.
 #[derive(Clone)]
 pub(crate) struct Gathered {
     inner: Arc<dyn ObjectStore>,
-    batches: Arc<Mutex<HashMap<Path, Batch>>>,
+    batches: Arc<Mutex<HashMap<Path, PendingReads>>>,
     apart: Arc<Apart>,
     /// The most that reads may be apart and be joined, in bytes.
     most_apart: u64,
@@ -62,10 +62,10 @@ pub(crate) struct Gathered {
 /// How far apart reads may be that are joined: what the backend sends in [`WASTE`] at the rate of its
 /// latest requests, from [`NEAR`] to [`GAP`]. What a request takes before its first byte does not
 /// count: one more would take that again.
-struct Apart(Mutex<Pace>);
+struct Apart(Mutex<LinkRate>);
 
 /// What requests have shown.
-struct Pace {
+struct LinkRate {
     /// Bytes that come in [`WASTE`].
     meanwhile: u64,
     trip: Trip,
@@ -73,7 +73,7 @@ struct Pace {
 
 impl Default for Apart {
     fn default() -> Self {
-        Self(Mutex::new(Pace { meanwhile: GAP, trip: Trip::default() }))
+        Self(Mutex::new(LinkRate { meanwhile: GAP, trip: Trip::default() }))
     }
 }
 
@@ -109,7 +109,7 @@ impl Gathered {
 
     /// Adds ranges to the batch of an object. Whoever waits for the batch drives it; it is planned
     /// once for all of them.
-    fn join(&self, path: &Path, wanted: &[Range<u64>]) -> Shared<BoxFuture<'static, Plan>> {
+    fn join(&self, path: &Path, wanted: &[Range<u64>]) -> Shared<BoxFuture<'static, RequestPlan>> {
         let mut batches = self.batches.lock();
         if let Some(batch) = batches.get(path) {
             batch.ranges.lock().extend_from_slice(wanted);
@@ -125,13 +125,13 @@ impl Gathered {
             let request = |range: Range<u64>| (range.clone(), this.request(&place, range));
             Arc::new(ranges.into_iter().map(request).collect())
         };
-        let plan: Shared<BoxFuture<'static, Plan>> = plan.boxed().shared();
-        batches.insert(path.clone(), Batch { ranges, plan: plan.clone() });
+        let plan: Shared<BoxFuture<'static, RequestPlan>> = plan.boxed().shared();
+        batches.insert(path.clone(), PendingReads { ranges, plan: plan.clone() });
         plan
     }
 
     /// One request, made when somebody waits for it.
-    fn request(&self, path: &Path, range: Range<u64>) -> Request {
+    fn request(&self, path: &Path, range: Range<u64>) -> SharedRead {
         let (inner, apart) = (Arc::clone(&self.inner), Arc::clone(&self.apart));
         let path = path.clone();
         let request = async move {
@@ -164,7 +164,7 @@ fn joined(mut ranges: Vec<Range<u64>>, apart: u64) -> Vec<Range<u64>> {
 }
 
 /// The part of a batch that was asked for; short when the object ends in it.
-async fn pick(plan: Plan, range: Range<u64>) -> Result<Bytes> {
+async fn pick(plan: RequestPlan, range: Range<u64>) -> Result<Bytes> {
     let holds = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
     let Some((whole, request)) = plan.iter().find(|(whole, _)| holds(whole)) else {
         let source = "a batch of reads lost one".into();
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::Patience;
     use crate::patient::Patient;
-    use crate::testing::{Faults, Unreliable};
+    use crate::testing::{FaultRates, Unreliable};
     use block::conformance::Sequence;
     use futures::future::join_all;
     use object_store::ObjectStoreExt;
@@ -271,7 +271,7 @@ mod tests {
         let bytes = Sequence::new(1).bytes(len);
         let memory = InMemory::new();
         memory.put(&Path::from("a"), bytes.clone().into()).await.unwrap();
-        let counted = Unreliable::new(Arc::new(memory), 1, Faults::default());
+        let counted = Unreliable::new(Arc::new(memory), 1, FaultRates::default());
         let patient = Patient::new(Arc::new(counted.clone()), Patience::COMMAND);
         (bytes, counted, Gathered::new(Arc::new(patient)))
     }
@@ -315,7 +315,8 @@ mod tests {
     async fn nobody_waits_for_what_others_of_the_batch_asked_for() {
         let (bytes, counted, gathered) = rig(8 << 20).await;
         let path = Path::from("a");
-        let slow = Faults { delayed: 1000, delay: Duration::from_secs(1), ..Faults::default() };
+        let slow =
+            FaultRates { delayed: 1000, delay: Duration::from_secs(1), ..FaultRates::default() };
         counted.set(slow);
         let far: Vec<_> = (0..12u64).map(|n| n << 19..(n << 19) + 5000).collect();
         let began = Instant::now();

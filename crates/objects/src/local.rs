@@ -35,7 +35,7 @@ pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
     let named = path.display().to_string();
     let reserve = spare::reserve(&path);
     let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
-    Ok(Arc::new(spare::Spare::new(turns::Turns::new(backend), reserve)))
+    Ok(Arc::new(spare::RoomyDirectory::new(turns::Turns::new(backend), reserve)))
 }
 
 /// As [`local`], for a new store: the directory is made if need be.
@@ -70,14 +70,14 @@ fn make_durable(path: &FsPath) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenOptions, create, open};
+    use crate::{OpenStoreOptions, create, open};
     use block::ErrorKind;
 
     #[test]
     fn urls_name_directories() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let options = OpenOptions::default();
+        let options = OpenStoreOptions::default();
         create(&format!("file://{}", path.display()), &options).unwrap();
         assert!(path.is_dir());
         open(path.to_str().unwrap(), &options).unwrap();

@@ -61,7 +61,7 @@ const FRESH_FOR: Duration = Duration::from_secs(15 * 60);
 /// A directory of parts of objects.
 pub(crate) struct LocalDisk {
     options: PieceOptions,
-    tally: Tally,
+    tally: LivePieceCounters,
     /// Bytes written by this process since the files were counted.
     written: AtomicU64,
     /// Whether the files were counted at all.
@@ -76,7 +76,7 @@ pub(crate) struct LocalDisk {
 }
 
 #[derive(Default)]
-struct Tally {
+struct LivePieceCounters {
     hits: AtomicU64,
     hit_bytes: AtomicU64,
     misses: AtomicU64,
@@ -90,7 +90,7 @@ impl LocalDisk {
     pub(crate) fn new(options: PieceOptions) -> Self {
         Self {
             options,
-            tally: Tally::default(),
+            tally: LivePieceCounters::default(),
             written: AtomicU64::new(0),
             counted: AtomicBool::new(false),
             counting: tokio::sync::Mutex::new(()),

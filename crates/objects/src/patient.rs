@@ -6,7 +6,7 @@
 //! that was carried out after all is not mistaken for another writer's.
 
 use super::batch::RangeBatches;
-use super::fault::{self, Verdict};
+use super::fault::{self, Retryability};
 use super::layer::object_layer;
 use super::link_pace::LinkPace;
 use async_trait::async_trait;
@@ -68,7 +68,7 @@ pub struct RetryCounters {
 pub(crate) struct Patient {
     inner: Arc<dyn ObjectStore>,
     patience: Patience,
-    tally: Arc<Tally>,
+    tally: Arc<LiveRetryCounters>,
     /// The same backend, if it answers several ranges in one request.
     batches: Option<Arc<dyn RangeBatches>>,
 }
@@ -88,14 +88,14 @@ impl Attempts {
 }
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct LiveRetryCounters {
     retries: AtomicU64,
     given_up: AtomicU64,
     /// What reads take.
     pub(super) pace: LinkPace,
 }
 
-impl Tally {
+impl LiveRetryCounters {
     pub(crate) fn snapshot(&self) -> RetryCounters {
         RetryCounters {
             retries: self.retries.load(Ordering::Relaxed),
@@ -131,7 +131,7 @@ impl Patient {
     }
 
     /// What was tried again so far, and from now on.
-    pub(crate) fn tally(&self) -> Arc<Tally> {
+    pub(crate) fn tally(&self) -> Arc<LiveRetryCounters> {
         Arc::clone(&self.tally)
     }
 
@@ -194,7 +194,7 @@ impl Patient {
         what: &str,
         failure: Error,
     ) -> Result<()> {
-        if fault::verdict(&failure) == Verdict::Final {
+        if fault::verdict(&failure) == Retryability::Final {
             return Err(failure);
         }
         if attempts.start.elapsed() + attempts.pause >= self.patience.give_up {
@@ -313,18 +313,18 @@ impl super::layer::ObjectLayer for Patient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Faults, Unreliable};
+    use crate::testing::{FaultRates, Unreliable};
     use object_store::PutMode;
     use object_store::memory::InMemory;
 
-    fn rig(faults: Faults, patience: Patience) -> (Unreliable, Patient) {
+    fn rig(faults: FaultRates, patience: Patience) -> (Unreliable, Patient) {
         let unreliable = Unreliable::new(Arc::new(InMemory::new()), 7, faults);
         (unreliable.clone(), Patient::new(Arc::new(unreliable), patience))
     }
 
     #[tokio::test(start_paused = true)]
     async fn faults_of_a_moment_are_not_seen() {
-        let faults = Faults { conflict: 0, ..Faults::all(200) };
+        let faults = FaultRates { conflict: 0, ..FaultRates::all(200) };
         let (unreliable, patient) = rig(faults, Patience::lasting(Duration::from_secs(600)));
         for number in 0..100 {
             let path = Path::from(format!("a/{number}"));
@@ -344,7 +344,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ranges_are_one_request_where_the_backend_takes_several() {
-        let (unreliable, patient) = rig(Faults::default(), Patience::COMMAND);
+        let (unreliable, patient) = rig(FaultRates::default(), Patience::COMMAND);
         let path = Path::from("a");
         patient.put(&path, "content".into()).await.unwrap();
         let reads = async |patient: Patient| {
@@ -361,7 +361,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_is_down_for_a_minute_delays_and_then_answers() {
         let patience = Patience::lasting(Duration::from_secs(600));
-        let (unreliable, patient) = rig(Faults::default(), patience);
+        let (unreliable, patient) = rig(FaultRates::default(), patience);
         let path = Path::from("a");
         patient.put(&path, "x".into()).await.unwrap();
         unreliable.set_down(true);
@@ -376,7 +376,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_command_gives_up_after_half_a_minute() {
-        let (unreliable, patient) = rig(Faults::default(), Patience::COMMAND);
+        let (unreliable, patient) = rig(FaultRates::default(), Patience::COMMAND);
         unreliable.set_down(true);
         let start = Instant::now();
         patient.get(&Path::from("a")).await.unwrap_err();
@@ -386,7 +386,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_cannot_get_better_fails_at_once() {
-        let (_, patient) = rig(Faults::default(), Patience::COMMAND);
+        let (_, patient) = rig(FaultRates::default(), Patience::COMMAND);
         let path = Path::from("a");
         let start = Instant::now();
         assert!(matches!(patient.get(&path).await, Err(Error::NotFound { .. })));

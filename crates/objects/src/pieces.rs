@@ -43,12 +43,12 @@ const KEPT: [&str; 4] = ["packs/", "segments/", "manifests/", "bootlists/"];
 /// Kept, too, of a distant store: it never changes, and the store cannot be opened without it.
 const SETTINGS: &str = "store.json";
 
-type Name = [u8; 32];
+type PieceName = [u8; 32];
 type Fetch = BoxFuture<'static, Result<Bytes, Arc<Error>>>;
 
 /// A part of an object.
 #[derive(Clone, Copy)]
-enum Part {
+enum ObjectPart {
     /// A piece of a pack, by its number.
     Piece(u64),
     /// A range, as it was asked for.
@@ -59,7 +59,7 @@ enum Part {
 
 /// A backend whose immutable objects are kept on a local disk.
 #[derive(Clone)]
-pub(crate) struct Pieces {
+pub(crate) struct PieceCache {
     inner: Arc<dyn ObjectStore>,
     disk: Arc<LocalDisk>,
     /// Hash of the store's place.
@@ -70,10 +70,10 @@ pub(crate) struct Pieces {
     /// The store may be away for long: see [`distant`](Self::distant).
     is_distant: bool,
     /// Pieces that are on their way, for all who want them.
-    flights: Arc<Mutex<HashMap<Name, WeakShared<Fetch>>>>,
+    flights: Arc<Mutex<HashMap<PieceName, WeakShared<Fetch>>>>,
 }
 
-impl Pieces {
+impl PieceCache {
     /// Puts itself in front of `inner`, the store at `place`.
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, place: &str, options: PieceOptions) -> Self {
         let place = *blake3::hash(place.as_bytes()).as_bytes();
@@ -102,40 +102,41 @@ impl Pieces {
     /// Keeps an object that was written, in the parts that it may be read in.
     async fn keep_written(&self, path: &Path, bytes: Bytes) {
         if !path.as_ref().starts_with("packs/") {
-            return self.disk.keep(self.name(path, Part::Whole), bytes).await;
+            return self.disk.keep(self.name(path, ObjectPart::Whole), bytes).await;
         }
         for (number, start) in (0..bytes.len()).step_by(PIECE as usize).enumerate() {
             let piece = bytes.slice(start..bytes.len().min(start + PIECE as usize));
-            self.disk.keep(self.name(path, Part::Piece(number as u64)), piece).await;
+            self.disk.keep(self.name(path, ObjectPart::Piece(number as u64)), piece).await;
         }
     }
 
     /// Whether a range of an object is kept, by the names of the files: none is read.
     pub(crate) fn has(&self, path: &Path, range: &Range<u64>) -> bool {
-        let own =
-            || self.disk.has(self.name(path, Part::Range(range.start, range.end - range.start)));
+        let own = || {
+            self.disk.has(self.name(path, ObjectPart::Range(range.start, range.end - range.start)))
+        };
         let mut numbers = range.start / PIECE..range.end.div_ceil(PIECE);
         (self.keeps_ranges() && own())
-            || numbers.all(|number| self.disk.has(self.name(path, Part::Piece(number))))
+            || numbers.all(|number| self.disk.has(self.name(path, ObjectPart::Piece(number))))
     }
 
     /// Keeps a range of an object that came from elsewhere.
     pub(crate) async fn keep_range(&self, path: &Path, range: &Range<u64>, bytes: Bytes) {
         if is_kept(path) && self.keeps_ranges() && bytes.len() as u64 == range.end - range.start {
-            let name = self.name(path, Part::Range(range.start, range.end - range.start));
+            let name = self.name(path, ObjectPart::Range(range.start, range.end - range.start));
             self.disk.keep(name, bytes).await;
         }
     }
 
     /// Whether an object is kept as a whole, by the name of the file: it is not read.
     pub(crate) fn has_object(&self, path: &Path) -> bool {
-        self.disk.has(self.name(path, Part::Whole))
+        self.disk.has(self.name(path, ObjectPart::Whole))
     }
 
     /// Keeps an object that came from elsewhere, unless it is longer than any that is kept.
     pub(crate) async fn keep_object(&self, path: &Path, bytes: Bytes) {
         if is_kept(path) && !path.as_ref().starts_with("packs/") && bytes.len() as u64 <= LONGEST {
-            self.disk.keep(self.name(path, Part::Whole), bytes).await;
+            self.disk.keep(self.name(path, ObjectPart::Whole), bytes).await;
         }
     }
 
@@ -149,11 +150,11 @@ impl Pieces {
         Arc::clone(&self.disk)
     }
 
-    fn name(&self, path: &Path, part: Part) -> Name {
+    fn name(&self, path: &Path, part: ObjectPart) -> PieceName {
         let (kind, a, b) = match part {
-            Part::Piece(number) => (0u8, number, PIECE),
-            Part::Range(start, len) => (1, start, len),
-            Part::Whole => (2, 0, 0),
+            ObjectPart::Piece(number) => (0u8, number, PIECE),
+            ObjectPart::Range(start, len) => (1, start, len),
+            ObjectPart::Whole => (2, 0, 0),
         };
         let mut hasher = blake3::Hasher::new_keyed(&self.place);
         hasher.update(&[kind]).update(&a.to_le_bytes()).update(&b.to_le_bytes());
@@ -163,7 +164,7 @@ impl Pieces {
 
     /// A piece, kept or fetched. It is shorter than [`PIECE`] at the end of the object.
     async fn piece(&self, path: &Path, number: u64) -> Result<Bytes> {
-        let name = self.name(path, Part::Piece(number));
+        let name = self.name(path, ObjectPart::Piece(number));
         if let Some(found) = self.disk.read(name).await {
             return Ok(found);
         }
@@ -172,7 +173,7 @@ impl Pieces {
     }
 
     /// The fetch of a piece; one for all who want it at the same time.
-    fn flight(&self, name: Name, path: &Path, number: u64) -> Shared<Fetch> {
+    fn flight(&self, name: PieceName, path: &Path, number: u64) -> Shared<Fetch> {
         let mut flights = self.flights.lock();
         if let Some(fetch) = flights.get(&name).and_then(WeakShared::upgrade) {
             return fetch;
@@ -230,12 +231,13 @@ impl Pieces {
         if range.is_empty() {
             return Some(Bytes::new());
         }
-        let own = self.name(path, Part::Range(range.start, range.end - range.start));
+        let own = self.name(path, ObjectPart::Range(range.start, range.end - range.start));
         if self.disk.has(own) {
             return self.disk.read(own).await;
         }
         let numbers = range.start / PIECE..range.end.div_ceil(PIECE);
-        let names: Vec<Name> = numbers.map(|n| self.name(path, Part::Piece(n))).collect();
+        let names: Vec<PieceName> =
+            numbers.map(|n| self.name(path, ObjectPart::Piece(n))).collect();
         if !names.iter().all(|name| self.disk.has(*name)) {
             return None;
         }
@@ -275,7 +277,9 @@ impl Pieces {
             let len = range.end - range.start;
             // A shorter one ends with the object, and is not what its name would say.
             if bytes.len() as u64 == len {
-                self.disk.keep(self.name(path, Part::Range(range.start, len)), bytes.clone()).await;
+                self.disk
+                    .keep(self.name(path, ObjectPart::Range(range.start, len)), bytes.clone())
+                    .await;
             }
             all.push(bytes);
         }
@@ -283,7 +287,7 @@ impl Pieces {
     }
 
     /// Which part a request is kept as, if it is.
-    fn part(&self, path: &Path, options: &GetOptions) -> Option<Part> {
+    fn part(&self, path: &Path, options: &GetOptions) -> Option<ObjectPart> {
         let plain = options.if_match.is_none()
             && options.if_none_match.is_none()
             && options.if_modified_since.is_none()
@@ -294,9 +298,9 @@ impl Pieces {
             return None;
         }
         match &options.range {
-            None if !path.as_ref().starts_with("packs/") => Some(Part::Whole),
+            None if !path.as_ref().starts_with("packs/") => Some(ObjectPart::Whole),
             Some(GetRange::Bounded(range)) if options.extensions.get() == Some(&Hint::Exact) => {
-                Some(Part::Range(range.start, range.end - range.start))
+                Some(ObjectPart::Range(range.start, range.end - range.start))
             }
             _ => None,
         }
@@ -304,11 +308,11 @@ impl Pieces {
 
     /// Forgets the parts that a read reaches into: whoever wants it fresh does not believe them.
     async fn forget_around(&self, path: &Path, options: &GetOptions) {
-        let mut parts = vec![Part::Whole];
+        let mut parts = vec![ObjectPart::Whole];
         if let Some(GetRange::Bounded(range)) = &options.range {
-            parts.push(Part::Range(range.start, range.end.saturating_sub(range.start)));
+            parts.push(ObjectPart::Range(range.start, range.end.saturating_sub(range.start)));
             let last = range.end.min(range.start.saturating_add(LONGEST)).div_ceil(PIECE);
-            parts.extend((range.start / PIECE..last).map(Part::Piece));
+            parts.extend((range.start / PIECE..last).map(ObjectPart::Piece));
         }
         if is_kept(path) {
             self.disk.forget(parts.into_iter().map(|part| self.name(path, part)).collect()).await;
@@ -318,8 +322,9 @@ impl Pieces {
     /// Forgets what is kept of an object of `len` bytes that is written anew.
     async fn forget(&self, path: &Path, len: u64) {
         if is_kept(path) {
-            let pieces = (0..len.div_ceil(PIECE)).map(Part::Piece);
-            let names = pieces.chain([Part::Whole]).map(|part| self.name(path, part)).collect();
+            let pieces = (0..len.div_ceil(PIECE)).map(ObjectPart::Piece);
+            let names =
+                pieces.chain([ObjectPart::Whole]).map(|part| self.name(path, part)).collect();
             self.disk.forget(names).await;
         }
     }
@@ -330,9 +335,9 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// An answer that was not asked of the backend.
-fn answer(path: &Path, part: Part, bytes: Bytes) -> GetResult {
+fn answer(path: &Path, part: ObjectPart, bytes: Bytes) -> GetResult {
     let len = bytes.len() as u64;
-    let start = if let Part::Range(start, _) = part { start } else { 0 };
+    let start = if let ObjectPart::Range(start, _) = part { start } else { 0 };
     GetResult {
         payload: GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed()),
         meta: ObjectMeta {
@@ -348,22 +353,22 @@ fn answer(path: &Path, part: Part, bytes: Bytes) -> GetResult {
     }
 }
 
-impl fmt::Display for Pieces {
+impl fmt::Display for PieceCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.inner, f)
     }
 }
 
-impl fmt::Debug for Pieces {
+impl fmt::Debug for PieceCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pieces({:?})", self.inner)
     }
 }
 
-object_layer!(Pieces);
+object_layer!(PieceCache);
 
 #[async_trait]
-impl super::layer::ObjectLayer for Pieces {
+impl super::layer::ObjectLayer for PieceCache {
     type Below = dyn ObjectStore;
 
     fn below(&self) -> &Self::Below {
@@ -415,7 +420,7 @@ impl super::layer::ObjectLayer for Pieces {
             return self.as_asked(&**source, location, ranges).await;
         }
         let range = async |range: &Range<u64>| {
-            let own = self.name(location, Part::Range(range.start, range.end - range.start));
+            let own = self.name(location, ObjectPart::Range(range.start, range.end - range.start));
             if self.is_distant
                 && self.disk.has(own)
                 && let Some(bytes) = self.disk.read(own).await

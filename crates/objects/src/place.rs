@@ -16,8 +16,8 @@ use super::gathered::Gathered;
 use super::link_pace::LinkTime;
 use super::local_disk::{PieceCounters, PieceOptions};
 use super::mounted::Mounted;
-use super::patient::{Patience, Patient, RetryCounters, Tally};
-use super::pieces::Pieces;
+use super::patient::{LiveRetryCounters, Patience, Patient, RetryCounters};
+use super::pieces::PieceCache;
 use super::publish::Published;
 use super::{create_local, fault, local};
 use block::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
-pub struct OpenOptions {
+pub struct OpenStoreOptions {
     /// How long a backend over a network is waited for.
     pub patience: Patience,
     /// Where parts of a store over a network are kept; `None`: nowhere.
@@ -48,7 +48,7 @@ pub struct OpenOptions {
     pub is_scattered: bool,
 }
 
-impl Default for OpenOptions {
+impl Default for OpenStoreOptions {
     /// That of a command: half a minute of patience, nothing is kept.
     fn default() -> Self {
         Self {
@@ -73,8 +73,8 @@ pub struct Opened {
 /// Figures of the way to a backend. Cheap to clone; clones share them.
 #[derive(Clone, Default)]
 pub struct Link {
-    retries: Arc<Tally>,
-    pieces: Option<Pieces>,
+    retries: Arc<LiveRetryCounters>,
+    pieces: Option<PieceCache>,
 }
 
 impl Link {
@@ -123,7 +123,7 @@ impl Link {
 
 /// What a URL names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place<'a> {
+enum StoreUrl<'a> {
     Directory(&'a str),
     S3 { bucket: &'a str, prefix: &'a str },
     Google { bucket: &'a str, prefix: &'a str },
@@ -131,7 +131,7 @@ enum Place<'a> {
     Web,
 }
 
-impl<'a> Place<'a> {
+impl<'a> StoreUrl<'a> {
     fn of(url: &'a str) -> Result<Self> {
         let Some((scheme, rest)) = url.split_once("://") else {
             if url.is_empty() {
@@ -172,7 +172,7 @@ impl<'a> Place<'a> {
 
 /// Whether a URL leads over a network.
 pub fn is_remote(url: &str) -> bool {
-    !matches!(Place::of(url), Ok(Place::Directory(_)) | Err(_))
+    !matches!(StoreUrl::of(url), Ok(StoreUrl::Directory(_)) | Err(_))
 }
 
 /// Opens a backend by its URL.
@@ -181,13 +181,13 @@ pub fn is_remote(url: &str) -> bool {
 /// [`Invalid`](ErrorKind::Invalid) and [`Unsupported`](ErrorKind::Unsupported) for a URL that is
 /// none, [`Denied`](ErrorKind::Denied) when credentials are missing, and as [`local`]. Nothing is
 /// asked over the network yet.
-pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
-    match Place::of(url)? {
-        Place::Directory(path) if options.is_distant => {
+pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
+    match StoreUrl::of(url)? {
+        StoreUrl::Directory(path) if options.is_distant => {
             let bare = Arc::new(Mounted::at(path)?);
             Ok(layered(bare, url, options, |patient| patient))
         }
-        Place::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
+        StoreUrl::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
         remote => connect(url, &remote, options),
     }
 }
@@ -196,16 +196,16 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
 ///
 /// # Errors
 /// As [`open`]; [`Denied`](ErrorKind::Denied) for a web server.
-pub fn create(url: &str, options: &OpenOptions) -> Result<Opened> {
-    match Place::of(url)? {
-        Place::Directory(path) => {
+pub fn create(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
+    match StoreUrl::of(url)? {
+        StoreUrl::Directory(path) => {
             Ok(Opened { backend: create_local(path)?, link: Link::default() })
         }
         remote => connect(url, &remote, options),
     }
 }
 
-fn connect(url: &str, place: &Place<'_>, options: &OpenOptions) -> Result<Opened> {
+fn connect(url: &str, place: &StoreUrl<'_>, options: &OpenStoreOptions) -> Result<Opened> {
     let (bare, prefix) = bare(url, place, &options.environment)?;
     let bare = match Path::parse(prefix) {
         Ok(prefix) if prefix.as_ref().is_empty() => bare,
@@ -213,7 +213,7 @@ fn connect(url: &str, place: &Place<'_>, options: &OpenOptions) -> Result<Opened
         Err(e) => return Err(Error::invalid(format!("store {url:?}: {e}")).with_source(e)),
     };
     Ok(match place {
-        Place::Web => layered(bare, url, options, |patient| Arc::new(Published::new(patient))),
+        StoreUrl::Web => layered(bare, url, options, |patient| Arc::new(Published::new(patient))),
         _ => layered(bare, url, options, |patient| patient),
     })
 }
@@ -223,7 +223,7 @@ fn connect(url: &str, place: &Place<'_>, options: &OpenOptions) -> Result<Opened
 pub fn layered(
     bare: Arc<dyn ObjectStore>,
     place: &str,
-    options: &OpenOptions,
+    options: &OpenStoreOptions,
     inner: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
 ) -> Opened {
     let patient = Patient::new(bare, options.patience);
@@ -240,7 +240,7 @@ pub fn layered(
 /// A backend over a network whose reads have to come as they were asked for, because not all that lies
 /// between them may be read: they are not joined, and kept as they are, each as it comes. It answers several
 /// ranges of an object in one request. `place` as for [`layered`].
-pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenOptions) -> Opened {
+pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenStoreOptions) -> Opened {
     let patient = Arc::new(Patient::batching(bare, options.patience));
     let (retries, as_asked) = (patient.tally(), Arc::clone(&patient) as Arc<dyn RangeBatches>);
     kept(patient, Some(as_asked), retries, place, options)
@@ -251,14 +251,14 @@ pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenOptions) ->
 fn kept(
     backend: Arc<dyn ObjectStore>,
     as_asked: Option<Arc<dyn RangeBatches>>,
-    retries: Arc<Tally>,
+    retries: Arc<LiveRetryCounters>,
     place: &str,
-    options: &OpenOptions,
+    options: &OpenStoreOptions,
 ) -> Opened {
     let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
         return Opened { backend, link: Link { retries, pieces: None } };
     };
-    let pieces = Pieces::new(backend, place.trim_end_matches('/'), pieces);
+    let pieces = PieceCache::new(backend, place.trim_end_matches('/'), pieces);
     let pieces = match as_asked {
         Some(ranges) => pieces.taking_ranges_from(ranges),
         None => pieces,
@@ -276,7 +276,7 @@ pub fn patient(bare: Arc<dyn ObjectStore>, patience: Patience) -> Arc<dyn Object
 /// The backend itself, and the prefix of its keys.
 fn bare<'a>(
     url: &str,
-    place: &Place<'a>,
+    place: &StoreUrl<'a>,
     environment: &Environment,
 ) -> Result<(Arc<dyn ObjectStore>, &'a str)> {
     let failed = |e: object_store::Error| {
@@ -287,11 +287,11 @@ fn bare<'a>(
         Error::new(kind, format!("store {url}: {e}; {remedy}")).with_source(e)
     };
     match place {
-        Place::S3 { bucket, prefix } => {
+        StoreUrl::S3 { bucket, prefix } => {
             let builder = aws::builder(environment)?.with_bucket_name(*bucket).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
-        Place::Google { bucket, prefix } => {
+        StoreUrl::Google { bucket, prefix } => {
             let mut builder =
                 GoogleCloudStorageBuilder::new().with_client_options(client_options());
             for (key, value) in environment.with_prefix("GOOGLE_") {
@@ -302,7 +302,7 @@ fn bare<'a>(
             let builder = builder.with_bucket_name(*bucket).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
-        Place::Azure { container, prefix } => {
+        StoreUrl::Azure { container, prefix } => {
             let mut builder = MicrosoftAzureBuilder::new().with_client_options(client_options());
             for (key, value) in environment.with_prefix("AZURE_") {
                 if let Ok(key) = key.to_ascii_lowercase().parse() {
@@ -318,14 +318,14 @@ fn bare<'a>(
             let builder = builder.with_container_name(*container).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
-        Place::Web => {
+        StoreUrl::Web => {
             let builder = HttpBuilder::new()
                 .with_url(url)
                 .with_client_options(client_options().with_allow_http(true))
                 .with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), ""))
         }
-        Place::Directory(path) => Ok((local(*path)?, "")),
+        StoreUrl::Directory(path) => Ok((local(*path)?, "")),
     }
 }
 
@@ -333,18 +333,18 @@ fn bare<'a>(
 mod tests {
     use super::*;
 
-    fn options(variables: &[(&str, &str)]) -> OpenOptions {
-        OpenOptions { environment: Environment::of(variables), ..OpenOptions::default() }
+    fn options(variables: &[(&str, &str)]) -> OpenStoreOptions {
+        OpenStoreOptions { environment: Environment::of(variables), ..OpenStoreOptions::default() }
     }
 
     #[test]
     fn urls_name_places_or_are_refused_with_the_remedy() {
-        let s3 = Place::S3 { bucket: "b", prefix: "a/c" };
-        assert_eq!(Place::of("s3://b/a/c/").unwrap(), s3);
-        assert_eq!(Place::of("gs://b").unwrap(), Place::Google { bucket: "b", prefix: "" });
-        let azure = Place::Azure { container: "c", prefix: "p" };
-        assert_eq!(Place::of("az://c/p").unwrap(), azure);
-        assert_eq!(Place::of("https://h/p").unwrap(), Place::Web);
+        let s3 = StoreUrl::S3 { bucket: "b", prefix: "a/c" };
+        assert_eq!(StoreUrl::of("s3://b/a/c/").unwrap(), s3);
+        assert_eq!(StoreUrl::of("gs://b").unwrap(), StoreUrl::Google { bucket: "b", prefix: "" });
+        let azure = StoreUrl::Azure { container: "c", prefix: "p" };
+        assert_eq!(StoreUrl::of("az://c/p").unwrap(), azure);
+        assert_eq!(StoreUrl::of("https://h/p").unwrap(), StoreUrl::Web);
         for (url, kind) in [
             ("", ErrorKind::Invalid),
             ("s3://", ErrorKind::Invalid),
@@ -354,7 +354,7 @@ mod tests {
             ("file://relative", ErrorKind::Invalid),
             ("ftp://x", ErrorKind::Unsupported),
         ] {
-            assert_eq!(Place::of(url).unwrap_err().kind(), kind, "{url}");
+            assert_eq!(StoreUrl::of(url).unwrap_err().kind(), kind, "{url}");
             assert!(!is_remote(url));
         }
         assert!(is_remote("s3://b") && !is_remote("/srv/store"));
@@ -394,7 +394,7 @@ mod tests {
         for is_scattered in [false, true] {
             let dir = dir.path().join(is_scattered.to_string());
             let pieces = Some(PieceOptions { dir, limit: 1 << 30 });
-            let options = OpenOptions { pieces, is_scattered, ..OpenOptions::default() };
+            let options = OpenStoreOptions { pieces, is_scattered, ..OpenStoreOptions::default() };
             let opened = layered(memory.clone(), "s3://test", &options, |patient| patient);
             let parts = opened.backend.get_ranges(&path, std::slice::from_ref(&(1000..2000))).await;
             assert_eq!(parts.unwrap()[0][..], [7; 1000]);

@@ -311,7 +311,7 @@ pub async fn list_all(backend: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Failing, Faults, Unreliable};
+    use crate::testing::{Failing, FaultRates, Unreliable};
     use object_store::memory::InMemory;
     use std::sync::Arc;
 
@@ -362,7 +362,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_conflict_without_an_object_is_tried_again() {
-        let faults = Faults { conflict: 600, ..Faults::default() };
+        let faults = FaultRates { conflict: 600, ..FaultRates::default() };
         let backend = Unreliable::new(Arc::new(InMemory::new()), 3, faults);
         for number in 0..20 {
             let key = format!("a/{number}");
@@ -374,7 +374,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_landed_before_it_failed_is_a_success() {
-        let faults = Faults { failed_after: 1000, ..Faults::default() };
+        let faults = FaultRates { failed_after: 1000, ..FaultRates::default() };
         let backend = Unreliable::new(Arc::new(InMemory::new()), 3, faults);
         let bytes = Bytes::from_static(b"content");
         assert_eq!(put_new(&backend, "new", bytes.clone()).await.unwrap(), Created::Ours);

@@ -108,8 +108,8 @@ impl Resumed<'_> {
 mod tests {
     use super::*;
     use crate::layer::{ObjectLayer, object_layer};
-    use crate::testing::{Faults, Unreliable};
-    use crate::{OpenOptions, Patience, PieceOptions, exact};
+    use crate::testing::{FaultRates, Unreliable};
+    use crate::{OpenStoreOptions, Patience, PieceOptions, exact};
     use async_trait::async_trait;
     use block::conformance::Sequence;
     use object_store::memory::InMemory;
@@ -206,7 +206,7 @@ mod tests {
         // Longer than what the link brings between two breaks.
         ranges[40] = 40 * RANGE..40 * RANGE + (2 << 20);
         let pieces = Some(PieceOptions { dir: dir.path().to_owned(), limit: 1 << 30 });
-        let options = OpenOptions { pieces, ..OpenOptions::default() };
+        let options = OpenStoreOptions { pieces, ..OpenStoreOptions::default() };
         let opened = exact(Arc::new(link.clone()), "gateway+https://test", &options);
         let error = opened.backend.get_ranges(&path, &ranges).await.unwrap_err();
         assert!(matches!(error, Error::Generic { .. }), "{error}");
@@ -221,7 +221,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_batch_of_an_object_that_is_gone_fails_at_once_and_one_of_a_store_that_is_away_later()
     {
-        let store = Unreliable::new(Arc::new(InMemory::new()), 1, Faults::default());
+        let store = Unreliable::new(Arc::new(InMemory::new()), 1, FaultRates::default());
         let patient = Patient::batching(Arc::new(store.clone()), Patience::COMMAND);
         let (gone, began) = (Path::from("gone"), tokio::time::Instant::now());
         let error = patient.all_ranges(&gone, &[0..1, 5..6]).await.unwrap_err();

@@ -29,12 +29,12 @@ const RECORDS: [&str; 4] = ["refs", "pins", "condemned", "servers"];
 
 /// A directory with some room kept in it.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct RoomyDirectory {
     inner: Turns,
     reserve: Arc<Reserve>,
 }
 
-impl Spare {
+impl RoomyDirectory {
     /// The directory `inner` with this reserve in it.
     pub(super) fn new(inner: Turns, reserve: Reserve) -> Self {
         Self { inner, reserve: Arc::new(reserve) }
@@ -75,16 +75,16 @@ fn full() -> Error {
     }
 }
 
-impl fmt::Display for Spare {
+impl fmt::Display for RoomyDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.inner, f)
     }
 }
 
-object_layer!(Spare);
+object_layer!(RoomyDirectory);
 
 #[async_trait]
-impl super::layer::ObjectLayer for Spare {
+impl super::layer::ObjectLayer for RoomyDirectory {
     type Below = dyn ObjectStore;
 
     fn below(&self) -> &Self::Below {

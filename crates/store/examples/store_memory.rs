@@ -10,7 +10,7 @@
 use block::{Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::gc::{Options, collect};
+use store::gc::{GcOptions, collect};
 use store::{RefBody, RefKind, Settings, Store, import, testing};
 
 /// Every fifth of these has data.
@@ -106,7 +106,7 @@ async fn main() -> Result<()> {
     let repeated = again.close(repeated).await?;
     println!("import again: {} chunks known, peak {} MiB", repeated.stats.reused_chunks, peak());
     // In use, then garbage.
-    let options = Options { grace: Duration::ZERO, ..Options::default() };
+    let options = GcOptions { grace: Duration::ZERO, ..GcOptions::default() };
     let report = collect(&store, &options, &()).await?;
     println!("collection: {} chunks in use, peak {} MiB", report.live.chunks, peak());
     store.refs().remove(RefKind::Image, "large:1", made.sequence).await?;

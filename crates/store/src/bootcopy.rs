@@ -304,7 +304,8 @@ mod tests {
         let marked = crate::stats::collect(&store, &()).await.unwrap();
         assert_eq!(marked.boot_copies.chunks, located.len() as u64);
         assert!(marked.garbage_bytes < 1000, "{} of garbage", marked.garbage_bytes);
-        let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        let options =
+            gc::GcOptions { grace: std::time::Duration::ZERO, ..gc::GcOptions::default() };
         for _ in 0..2 {
             gc::collect(&store, &options, &()).await.unwrap();
         }
@@ -314,7 +315,7 @@ mod tests {
         let mut bytes = backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
         bytes[at.offset as usize] ^= 1;
         backend.put(&path, bytes.into()).await.unwrap();
-        let report = verify::store(&store, &verify::Options::default(), &()).await.unwrap();
+        let report = verify::store(&store, &verify::VerifyOptions::default(), &()).await.unwrap();
         let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
         assert_eq!(fault.object, path.to_string());
         let [touched] = fault.touches.as_slice() else { panic!("{:?}", fault.touches) };

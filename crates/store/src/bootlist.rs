@@ -38,7 +38,7 @@ const MAPPED: usize = 16;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct BootListHead {
     salt: U32,
     chunks: U32,
     reserved: [u8; 8],
@@ -86,8 +86,11 @@ pub async fn write(session: &Session, chunks: &[ChunkId]) -> Result<BootListId> 
     let (store, settings) = (session.store(), session.store().settings());
     let mut salt = 0u32;
     loop {
-        let head =
-            Head { salt: salt.into(), chunks: ((rows.len() / 32) as u32).into(), reserved: [0; 8] };
+        let head = BootListHead {
+            salt: salt.into(),
+            chunks: ((rows.len() / 32) as u32).into(),
+            reserved: [0; 8],
+        };
         let body = [head.as_bytes(), &rows].concat();
         let id = BootListId(object::id_of(settings, ObjectKind::BootList, &body));
         // One of that name is about to be deleted.
@@ -112,7 +115,8 @@ pub async fn read(store: &Store, id: &BootListId) -> Result<Vec<ChunkId>> {
 
 /// Checks the body of a list.
 pub(crate) fn decode(key: &str, body: &[u8]) -> Result<Vec<ChunkId>> {
-    let (head, rows) = Head::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
+    let (head, rows) =
+        BootListHead::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
     let (ids, rest) = rows.as_chunks::<32>();
     let right = ids.len() == head.chunks.get() as usize
         && (1..=MAX_CHUNKS).contains(&ids.len())

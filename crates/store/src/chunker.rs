@@ -56,7 +56,7 @@ const LANES: [u64; 4] =
 
 /// What a page does to the chunk before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PageCut {
     /// The page is a hole: the chunk before it, if any, ends.
     Hole,
     /// The page joins the chunk, which goes on.
@@ -76,10 +76,10 @@ pub struct Cutter {
 
 impl Cutter {
     /// Takes page number `page` of the image, whose bytes are `bytes` ([`PAGE`] of them).
-    pub fn page(&mut self, page: u64, bytes: &[u8]) -> Verdict {
+    pub fn page(&mut self, page: u64, bytes: &[u8]) -> PageCut {
         if is_zero(bytes) {
             self.end();
-            return Verdict::Hole;
+            return PageCut::Hole;
         }
         self.pages += 1;
         let tail = bytes.last_chunk() == Some(&[0; TAIL]);
@@ -89,10 +89,10 @@ impl Cutter {
             || (self.pages >= MIN_PAGES && (tail || page_hash(bytes) <= THRESHOLD));
         if cut {
             self.end();
-            return Verdict::Cut;
+            return PageCut::Cut;
         }
         self.tail = tail;
-        Verdict::Join
+        PageCut::Join
     }
 
     /// Ends the current chunk: a hole or the end of the image follows.
@@ -148,7 +148,7 @@ mod tests {
         let mut cutter = Cutter::default();
         let mut ends = Vec::new();
         for (i, page) in image.chunks_exact(PAGE).enumerate() {
-            if cutter.page(i as u64, page) == Verdict::Cut {
+            if cutter.page(i as u64, page) == PageCut::Cut {
                 ends.push(i + 1);
             }
         }
@@ -214,8 +214,8 @@ mod tests {
     fn zero_pages_are_holes_and_end_a_chunk() {
         let mut cutter = Cutter::default();
         let data = [1; PAGE];
-        assert_eq!(cutter.page(0, &data), Verdict::Join);
-        assert_eq!(cutter.page(1, &[0; PAGE]), Verdict::Hole);
+        assert_eq!(cutter.page(0, &data), PageCut::Join);
+        assert_eq!(cutter.page(1, &[0; PAGE]), PageCut::Hole);
         assert!(cutter.between_chunks());
         let mut last = [0; PAGE];
         last[PAGE - 1] = 1;
@@ -225,6 +225,6 @@ mod tests {
     #[test]
     fn no_chunk_crosses_a_segment() {
         let mut cutter = Cutter::default();
-        assert_eq!(cutter.page(SEGMENT_PAGES - 1, &[1; PAGE]), Verdict::Cut);
+        assert_eq!(cutter.page(SEGMENT_PAGES - 1, &[1; PAGE]), PageCut::Cut);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) const MAX_OBJECTS: usize = 1 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct CondemnedHeader {
     random: [u8; 16],
     objects: U32,
     reserved: [u8; 4],
@@ -40,7 +40,7 @@ struct Header {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Entry {
+struct CondemnedEntry {
     kind: u8,
     reserved: [u8; 3],
     size: U32,
@@ -50,7 +50,7 @@ struct Entry {
 /// What a collection may delete, in the order in which it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum CondemnedKind {
     Manifest = 1,
     Segment = 2,
     BootList = 3,
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
     Moved = 5,
 }
 
-impl Kind {
+impl CondemnedKind {
     pub(crate) const ALL: [Self; 5] =
         [Self::Manifest, Self::Segment, Self::BootList, Self::Pack, Self::Moved];
 
@@ -80,12 +80,12 @@ impl Kind {
 
 /// What an object is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name {
-    pub(crate) kind: Kind,
+pub(crate) struct CondemnedName {
+    pub(crate) kind: CondemnedKind,
     pub(crate) id: [u8; 32],
 }
 
-impl Name {
+impl CondemnedName {
     /// Its key in the store.
     pub(crate) fn key(&self) -> String {
         format!("{}/{}", self.kind.prefix(), blake3::Hash::from_bytes(self.id))
@@ -94,8 +94,8 @@ impl Name {
 
 /// An object and its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Item {
-    pub(crate) name: Name,
+pub(crate) struct CondemnedObject {
+    pub(crate) name: CondemnedName,
     pub(crate) size: u32,
 }
 
@@ -105,39 +105,45 @@ pub(crate) fn key(id: &[u8; 32]) -> String {
 }
 
 /// The body of a list, whose items are in order, each once.
-pub(crate) fn encode(random: [u8; 16], items: &[Item]) -> Vec<u8> {
-    let header = Header { random, objects: (items.len() as u32).into(), reserved: [0; 4] };
-    let mut body = Vec::with_capacity(size_of::<Header>() + items.len() * size_of::<Entry>());
+pub(crate) fn encode(random: [u8; 16], items: &[CondemnedObject]) -> Vec<u8> {
+    let header = CondemnedHeader { random, objects: (items.len() as u32).into(), reserved: [0; 4] };
+    let mut body = Vec::with_capacity(
+        size_of::<CondemnedHeader>() + items.len() * size_of::<CondemnedEntry>(),
+    );
     body.extend_from_slice(header.as_bytes());
-    for Item { name, size } in items {
-        let entry =
-            Entry { kind: name.kind as u8, reserved: [0; 3], size: (*size).into(), id: name.id };
+    for CondemnedObject { name, size } in items {
+        let entry = CondemnedEntry {
+            kind: name.kind as u8,
+            reserved: [0; 3],
+            size: (*size).into(),
+            id: name.id,
+        };
         body.extend_from_slice(entry.as_bytes());
     }
     body
 }
 
 /// Checks the body of a list.
-pub(crate) fn decode(key: &str, body: Bytes) -> Result<Vec<Item>> {
+pub(crate) fn decode(key: &str, body: Bytes) -> Result<Vec<CondemnedObject>> {
     let (header, rows) =
-        Header::ref_from_prefix(&body).map_err(|_| damaged(key, "it is too short"))?;
-    let entries =
-        <[Entry]>::ref_from_bytes(rows).map_err(|_| damaged(key, "its objects are cut off"))?;
+        CondemnedHeader::ref_from_prefix(&body).map_err(|_| damaged(key, "it is too short"))?;
+    let entries = <[CondemnedEntry]>::ref_from_bytes(rows)
+        .map_err(|_| damaged(key, "its objects are cut off"))?;
     if header.reserved != [0; 4]
         || entries.len() != header.objects.get() as usize
         || entries.len() > MAX_OBJECTS
     {
         return Err(damaged(key, "its lengths do not match its size"));
     }
-    let mut items: Vec<Item> = Vec::with_capacity(entries.len());
+    let mut items: Vec<CondemnedObject> = Vec::with_capacity(entries.len());
     for entry in entries {
-        let kind = Kind::from_number(entry.kind)
+        let kind = CondemnedKind::from_number(entry.kind)
             .ok_or_else(|| unknown(key, &format!("objects of kind {}", entry.kind)))?;
-        let name = Name { kind, id: entry.id };
+        let name = CondemnedName { kind, id: entry.id };
         if entry.reserved != [0; 3] || items.last().is_some_and(|last| last.name >= name) {
             return Err(damaged(key, "its objects are not in order"));
         }
-        items.push(Item { name, size: entry.size.get() });
+        items.push(CondemnedObject { name, size: entry.size.get() });
     }
     Ok(items)
 }
@@ -145,40 +151,40 @@ pub(crate) fn decode(key: &str, body: Bytes) -> Result<Vec<Item>> {
 /// Objects that count as absent: they are, or may be, about to be deleted.
 #[derive(Debug, Default)]
 pub(crate) struct Absent {
-    names: HashSet<Name>,
+    names: HashSet<CondemnedName>,
 }
 
 impl Absent {
-    pub(crate) fn add(&mut self, items: &[Item]) {
+    pub(crate) fn add(&mut self, items: &[CondemnedObject]) {
         self.names.extend(items.iter().map(|item| item.name));
     }
 
     pub(crate) fn pack(&self, id: &PackId) -> bool {
-        self.has(Kind::Pack, id.0)
+        self.has(CondemnedKind::Pack, id.0)
     }
 
     pub(crate) fn segment(&self, id: &SegmentId) -> bool {
-        self.has(Kind::Segment, id.0)
+        self.has(CondemnedKind::Segment, id.0)
     }
 
     pub(crate) fn manifest(&self, id: &ManifestId) -> bool {
-        self.has(Kind::Manifest, id.0)
+        self.has(CondemnedKind::Manifest, id.0)
     }
 
     pub(crate) fn boot_list(&self, id: &BootListId) -> bool {
-        self.has(Kind::BootList, id.0)
+        self.has(CondemnedKind::BootList, id.0)
     }
 
     /// Whether the object of a key is among them.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         let Some((prefix, name)) = key.split_once('/') else { return false };
-        let kind = Kind::ALL.into_iter().find(|kind| kind.prefix() == prefix);
+        let kind = CondemnedKind::ALL.into_iter().find(|kind| kind.prefix() == prefix);
         let id = crate::id::parse_hex("id", name).ok();
         kind.zip(id).is_some_and(|(kind, id)| self.has(kind, id))
     }
 
-    pub(crate) fn has(&self, kind: Kind, id: [u8; 32]) -> bool {
-        !self.names.is_empty() && self.names.contains(&Name { kind, id })
+    pub(crate) fn has(&self, kind: CondemnedKind, id: [u8; 32]) -> bool {
+        !self.names.is_empty() && self.names.contains(&CondemnedName { kind, id })
     }
 }
 
@@ -188,11 +194,14 @@ mod tests {
     use block::ErrorKind;
     use proptest::prelude::*;
 
-    fn items(raw: &[(u8, u8, u32)]) -> Vec<Item> {
-        let mut items: Vec<Item> = raw
+    fn items(raw: &[(u8, u8, u32)]) -> Vec<CondemnedObject> {
+        let mut items: Vec<CondemnedObject> = raw
             .iter()
-            .map(|(kind, id, size)| Item {
-                name: Name { kind: Kind::ALL[usize::from(*kind) % 5], id: [*id; 32] },
+            .map(|(kind, id, size)| CondemnedObject {
+                name: CondemnedName {
+                    kind: CondemnedKind::ALL[usize::from(*kind) % 5],
+                    id: [*id; 32],
+                },
                 size: *size,
             })
             .collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Totals since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Counters {
+pub struct StoreCounters {
     /// Chunks read and verified.
     pub chunk_reads: u64,
     /// Bytes of chunks as stored.
@@ -41,7 +41,7 @@ pub struct Load {
 
 /// The same, counted by many tasks at once.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct LiveStoreCounters {
     chunk_reads: AtomicU64,
     stored_bytes: AtomicU64,
     plain_bytes: AtomicU64,
@@ -55,7 +55,7 @@ pub(crate) struct Tally {
 
 /// A chunk being read.
 pub(crate) struct Reading<'a> {
-    tally: &'a Tally,
+    tally: &'a LiveStoreCounters,
     /// How many others were when it began.
     before: u64,
 }
@@ -76,7 +76,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl Tally {
+impl LiveStoreCounters {
     pub(crate) fn chunk(&self, stored: u64, plain: u64) {
         self.chunk_reads.fetch_add(1, Ordering::Relaxed);
         self.stored_bytes.fetch_add(stored, Ordering::Relaxed);
@@ -100,8 +100,8 @@ impl Tally {
         self.healed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Counters {
-        Counters {
+    pub(crate) fn snapshot(&self) -> StoreCounters {
+        StoreCounters {
             chunk_reads: self.chunk_reads.load(Ordering::Relaxed),
             stored_bytes_read: self.stored_bytes.load(Ordering::Relaxed),
             plain_bytes_read: self.plain_bytes.load(Ordering::Relaxed),

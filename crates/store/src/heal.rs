@@ -5,7 +5,7 @@
 //! ([`Store::add_source`]): in the pack of the same name, then by its id in their indexes. What is
 //! found is verified like everything else. Nothing is written: that is what a repair is for.
 
-use crate::known::Known;
+use crate::known::ChunkTable;
 use crate::maps::{MapId, MapLookup, MapTurn};
 use crate::moved::{MAX_STEPS, Moved};
 use crate::object;
@@ -48,7 +48,7 @@ impl OtherStore {
     /// Those of its backend.
     pub async fn learn(&self) -> Result<()> {
         self.known
-            .get_or_try_init(|| Known::load(self.store.backend(), self.store.settings()))
+            .get_or_try_init(|| ChunkTable::load(self.store.backend(), self.store.settings()))
             .await
             .map(|_| ())
     }
@@ -77,7 +77,7 @@ impl OtherStore {
         }
         let known = self
             .known
-            .get_or_try_init(|| Known::load(self.store.backend(), self.store.settings()))
+            .get_or_try_init(|| ChunkTable::load(self.store.backend(), self.store.settings()))
             .await?;
         match known.find(&at.id) {
             Some(there) if there.len == at.len => self.store.read_at(&there).await,

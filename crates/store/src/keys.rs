@@ -3,7 +3,8 @@
 use crate::Store;
 use crate::name::check_name;
 use crate::slots::{
-    Document, KeySlot, MAX_SLOTS, NewKey, Slot, delete, key, key_id_of, newest, sequences,
+    KeySlot, MAX_SLOTS, NewKey, SlotsDocument, StoredSlot, delete, key, key_id_of, newest,
+    sequences,
 };
 use block::{Error, Result, offload};
 use object_store::ObjectStore;
@@ -13,18 +14,18 @@ use zeroize::Zeroizing;
 
 /// The key slots of an open store.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct KeySlots {
     store: Store,
 }
 
 impl Store {
     /// Who may open the store, if it is encrypted.
-    pub fn keys(&self) -> Keys {
-        Keys::new(self.clone())
+    pub fn keys(&self) -> KeySlots {
+        KeySlots::new(self.clone())
     }
 }
 
-impl Keys {
+impl KeySlots {
     fn new(store: Store) -> Self {
         Self { store }
     }
@@ -34,7 +35,7 @@ impl Keys {
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) when the store is not encrypted; else the backend's.
     pub async fn list(&self) -> Result<Vec<KeySlot>> {
-        Ok(self.newest().await?.slots.iter().map(Slot::shown).collect())
+        Ok(self.newest().await?.slots.iter().map(StoredSlot::shown).collect())
     }
 
     /// Lets another passphrase or key file open the store.
@@ -95,7 +96,7 @@ impl Keys {
         self.replace(document).await
     }
 
-    async fn newest(&self) -> Result<Document> {
+    async fn newest(&self) -> Result<SlotsDocument> {
         newest(self.store.backend(), &key_id_of(self.master()?)).await
     }
 
@@ -108,16 +109,18 @@ impl Keys {
         })
     }
 
-    async fn wrap(&self, new: &NewKey<'_>) -> Result<Slot> {
+    async fn wrap(&self, new: &NewKey<'_>) -> Result<StoredSlot> {
         let master = Zeroizing::new(*self.master()?);
         let world = self.store.world().clone();
         let (name, secret, cost) = (new.name.to_owned(), new.secret.clone(), new.cost);
-        offload(move || Slot::wrap(&world, &NewKey { name: &name, secret: &secret, cost }, &master))
-            .await
+        offload(move || {
+            StoredSlot::wrap(&world, &NewKey { name: &name, secret: &secret, cost }, &master)
+        })
+        .await
     }
 
     /// Writes the next document, then deletes those before it.
-    async fn replace(&self, mut document: Document) -> Result<()> {
+    async fn replace(&self, mut document: SlotsDocument) -> Result<()> {
         let backend: Arc<dyn ObjectStore> = self.store.shared_backend();
         let changed = || {
             Error::conflict("somebody else changed the store's keys; look at them and try again")
@@ -152,7 +155,7 @@ impl Keys {
     }
 }
 
-fn position(document: &Document, name: &str) -> Result<usize> {
+fn position(document: &SlotsDocument, name: &str) -> Result<usize> {
     document.slots.iter().position(|slot| slot.name == name).ok_or_else(|| {
         let names: Vec<_> = document.slots.iter().map(|slot| slot.name.as_str()).collect();
         Error::not_found(format!(

@@ -1,7 +1,7 @@
 //! The chunks that a store has already, learned from the indexes of its packs.
 
 use crate::condemned::Absent;
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, PackTail, Settings};
 use block::{ErrorKind, Result};
 use futures::{StreamExt, stream};
@@ -13,16 +13,16 @@ const CONCURRENCY: usize = 16;
 
 /// A sorted table, 48 bytes for each chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ChunkTable {
     packs: Vec<PackId>,
     sealed: bool,
-    rows: Vec<Row>,
+    rows: Vec<ChunkRow>,
     /// Packs of a newer format: nothing is known of what they hold.
     newer: HashSet<PackId>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct ChunkRow {
     id: ChunkId,
     pack: u32,
     offset: u32,
@@ -30,7 +30,7 @@ struct Row {
     len: u32,
 }
 
-impl Known {
+impl ChunkTable {
     /// Lists the packs and reads their indexes. A damaged pack counts as missing: what it held is
     /// stored again, and the pack replaced if it comes out the same.
     pub(crate) async fn load(backend: &dyn ObjectStore, settings: &Settings) -> Result<Self> {
@@ -47,7 +47,7 @@ impl Known {
         // By value: over references the future would not be `Send` for the compiler.
         let mut loads = stream::iter(listed)
             .map(|meta| async move {
-                let index = Index::load(backend, settings, &meta).await;
+                let index = PackIndex::load(backend, settings, &meta).await;
                 (meta.location, index)
             })
             .buffer_unordered(CONCURRENCY);
@@ -88,7 +88,8 @@ impl Known {
             .map(|pack| async move {
                 let path = pack::path(&pack.id);
                 let key = path.as_ref();
-                let Ok(index) = Index::decode(settings, pack.id, key, &pack.tail, pack.size) else {
+                let Ok(index) = PackIndex::decode(settings, pack.id, key, &pack.tail, pack.size)
+                else {
                     return Ok(None);
                 };
                 match objects::head(backend, key).await {
@@ -115,10 +116,10 @@ impl Known {
         &self.newer
     }
 
-    fn add(&mut self, index: &Index) {
+    fn add(&mut self, index: &PackIndex) {
         let pack = self.packs.len() as u32;
         self.packs.push(index.id);
-        self.rows.extend(index.chunks().map(|at| Row {
+        self.rows.extend(index.chunks().map(|at| ChunkRow {
             id: at.id,
             pack,
             offset: at.offset,
@@ -130,7 +131,7 @@ impl Known {
     fn sort(&mut self) {
         // Two importers may have stored a chunk at the same time: all later ones choose alike.
         let packs = &self.packs;
-        let order = |row: &Row| (row.id, packs[row.pack as usize], row.offset);
+        let order = |row: &ChunkRow| (row.id, packs[row.pack as usize], row.offset);
         self.rows.sort_unstable_by_key(order);
         self.rows.dedup_by_key(|row| row.id);
     }

@@ -54,9 +54,9 @@
 //! | `seal` | what an encrypted store does to the bytes that it stores |
 //! | [`secret`] | [`Secret`]: a passphrase or a key file |
 //! | `slots` | [`KeySlot`]: who may open an encrypted store, as it is stored |
-//! | [`keys`] | [`Keys`]: key slots listed and changed |
+//! | [`keys`] | [`KeySlots`]: key slots listed and changed |
 //! | [`copy`](mod@copy) | image versions from one store to another |
-//! | [`counters`] | [`Counters`], what was read |
+//! | [`counters`] | [`StoreCounters`], what was read |
 //! | [`testing`] | a fixed world, bare readers: for tests and fuzzers |
 //!
 //! The formats are described byte by byte in `docs/format.md`.
@@ -114,17 +114,17 @@ mod wire;
 pub mod world;
 
 pub use chunk::ChunkRef;
-pub use counters::{Counters, Loads};
+pub use counters::{Loads, StoreCounters};
 pub use encoding::Encoding;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{Grain, ImportStats, Imported, KnownPiece};
-pub use keys::Keys;
+pub use keys::KeySlots;
 pub use manifest::{Content, Manifest, Piece};
 pub use maps::{MapId, MapLookup, MapTurn};
 pub use name::{ImageName, check_name};
 pub use progress::Progress;
 pub use refs::{DamagedRef, KeyedRecord, Listing, RefBody, RefKey, RefKind, RefRecord, Refs};
-pub use secret::{Cost, Secret};
+pub use secret::{Argon2Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;
 pub use slots::{KeySlot, NewKey, SlotKind};

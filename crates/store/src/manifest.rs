@@ -52,18 +52,18 @@ pub struct Manifest {
     size: u64,
     /// Held, so that others of the same image need not read it.
     _root: Arc<Root>,
-    segments: Vec<Slot>,
+    segments: Vec<SegmentSlot>,
 }
 
 /// A segment that may not be loaded yet; `None` for one that is all hole.
-struct Slot {
+struct SegmentSlot {
     id: Option<SegmentId>,
     loaded: OnceCell<Arc<Segment>>,
 }
 
 impl Manifest {
     fn new(store: &Store, id: &ManifestId, root: Arc<Root>) -> Self {
-        let slot = |id: &Option<SegmentId>| Slot { id: *id, loaded: OnceCell::new() };
+        let slot = |id: &Option<SegmentId>| SegmentSlot { id: *id, loaded: OnceCell::new() };
         let segments = root.ids.iter().map(slot).collect();
         Self { store: store.clone(), id: *id, size: root.size, _root: root, segments }
     }
@@ -91,7 +91,7 @@ impl Manifest {
         each: &mut dyn FnMut(Piece) -> Result<ControlFlow<()>>,
     ) -> Result<Attempt> {
         let Some(slots) = self.slots(span)? else { return Ok(Attempt::Done) };
-        let ready = |slot: &Slot| slot.id.is_none() || slot.loaded.get().is_some();
+        let ready = |slot: &SegmentSlot| slot.id.is_none() || slot.loaded.get().is_some();
         if !self.segments[slots.clone()].iter().all(ready) {
             return Ok(Attempt::WouldWait);
         }

@@ -8,14 +8,14 @@ use block::{Error, Result};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = size_of::<RootHeader>();
 /// The longest root.
 const MAX_LEN: u64 = HEADER as u64 + MAX_IMAGE / SEGMENT * 32;
 const _: () = assert!(MAX_LEN == ObjectKind::Root.max_body());
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct RootHeader {
     size: U64,
     segments: U32,
     /// Any number: gives the manifest another id, and is 0 unless that is needed.
@@ -66,8 +66,11 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
 /// The body of a root.
 pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>], salt: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + segments.len() * 32);
-    let header =
-        Header { size: size.into(), segments: (segments.len() as u32).into(), salt: salt.into() };
+    let header = RootHeader {
+        size: size.into(),
+        segments: (segments.len() as u32).into(),
+        salt: salt.into(),
+    };
     bytes.extend_from_slice(header.as_bytes());
     for id in segments {
         bytes.extend_from_slice(&id.map_or([0; 32], |id| id.0));
@@ -78,7 +81,7 @@ pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>], salt: u32) -> Ve
 /// Reads the body of a root, whose hash was checked.
 pub(crate) fn decode(key: &str, body: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
     let (header, table) =
-        Header::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
+        RootHeader::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
     let size = header.size.get();
     check_size(size).map_err(|e| damaged(key, e.message()))?;
     let (ids, rest) = table.as_chunks::<32>();

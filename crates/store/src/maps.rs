@@ -126,8 +126,8 @@ mod tests {
     use block::{ErrorKind, Memory};
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
-    use objects::testing::{Faults, Unreliable};
-    use objects::{OpenOptions, Patience, layered};
+    use objects::testing::{FaultRates, Unreliable};
+    use objects::{OpenStoreOptions, Patience, layered};
     use parking_lot::Mutex;
     use std::collections::HashMap;
     use std::sync::Arc;
@@ -245,9 +245,9 @@ mod tests {
     async fn a_map_that_nearby_gives_late_is_not_waited_for_until_the_store_gives_up() {
         let lab = lab().await;
         let nearby = lab.nearby(false).await;
-        let link = Unreliable::new(lab.backend.clone(), 1, Faults::default());
+        let link = Unreliable::new(lab.backend.clone(), 1, FaultRates::default());
         let patience = Patience::lasting(Duration::from_secs(600));
-        let options = OpenOptions { patience, ..OpenOptions::default() };
+        let options = OpenStoreOptions { patience, ..OpenStoreOptions::default() };
         let bare: Arc<dyn object_store::ObjectStore> = Arc::new(link.clone());
         let opened = layered(bare, "s3://test", &options, |patient| patient);
         let store = Store::open(opened.backend, testing::world(2)).await.unwrap();
@@ -268,7 +268,8 @@ mod tests {
         // One that the store gives meanwhile is the store's.
         nearby.sleeps.store(usize::MAX, Relaxed);
         nearby.asked.lock().clear();
-        let slow = Faults { delayed: 1000, delay: Duration::from_secs(5), ..Faults::default() };
+        let slow =
+            FaultRates { delayed: 1000, delay: Duration::from_secs(5), ..FaultRates::default() };
         link.set(slow);
         link.set_down(false);
         for id in &lab.maps {

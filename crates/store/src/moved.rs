@@ -41,7 +41,7 @@ const MAX_CHUNKS: usize = 1 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct MovedHeader {
     packs: U32,
     entries: U32,
     reserved: [u8; 8],
@@ -49,7 +49,7 @@ struct Header {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Entry {
+struct MovedEntry {
     id: [u8; 32],
     pack: U32,
     offset: U32,
@@ -59,7 +59,7 @@ struct Entry {
     reserved: u8,
 }
 
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = size_of::<MovedHeader>();
 
 /// The key of the object about a pack.
 pub(crate) fn key(pack: &PackId) -> String {
@@ -82,13 +82,13 @@ impl Moved {
         chunks.dedup_by_key(|at| at.id);
         let mut table: Vec<PackId> = Vec::new();
         let mut numbers: HashMap<PackId, u32> = HashMap::new();
-        let mut rows = Vec::with_capacity(chunks.len() * size_of::<Entry>());
+        let mut rows = Vec::with_capacity(chunks.len() * size_of::<MovedEntry>());
         for at in &chunks {
             let number = *numbers.entry(at.pack).or_insert_with(|| {
                 table.push(at.pack);
                 table.len() as u32 - 1
             });
-            let entry = Entry {
+            let entry = MovedEntry {
                 id: at.id.0,
                 pack: number.into(),
                 offset: at.offset.into(),
@@ -99,7 +99,7 @@ impl Moved {
             };
             rows.extend_from_slice(entry.as_bytes());
         }
-        let header = Header {
+        let header = MovedHeader {
             packs: (table.len() as u32).into(),
             entries: (chunks.len() as u32).into(),
             reserved: [0; 8],
@@ -114,11 +114,11 @@ impl Moved {
     /// Checks a body.
     pub(crate) fn decode(key: &str, body: Bytes) -> Result<Self> {
         let (header, tables) =
-            Header::ref_from_prefix(&body).map_err(|_| damaged(key, "it is too short"))?;
+            MovedHeader::ref_from_prefix(&body).map_err(|_| damaged(key, "it is too short"))?;
         let (packs, count) = (header.packs.get() as usize, header.entries.get() as usize);
         let expected = packs
             .checked_mul(32)
-            .zip(count.checked_mul(size_of::<Entry>()))
+            .zip(count.checked_mul(size_of::<MovedEntry>()))
             .and_then(|(packs, entries)| packs.checked_add(entries));
         if expected != Some(tables.len()) || header.reserved != [0; 8] || count > MAX_CHUNKS {
             return Err(damaged(key, "its lengths do not match its size"));
@@ -154,13 +154,13 @@ impl Moved {
         Ok(moved)
     }
 
-    fn entries(&self) -> &[Entry] {
+    fn entries(&self) -> &[MovedEntry] {
         let rows = self.body.get(HEADER + self.packs * 32..).unwrap_or_default();
         // The lengths were checked when it was read.
-        <[Entry]>::ref_from_bytes(rows).unwrap_or_default()
+        <[MovedEntry]>::ref_from_bytes(rows).unwrap_or_default()
     }
 
-    fn place(&self, entry: &Entry) -> ChunkRef {
+    fn place(&self, entry: &MovedEntry) -> ChunkRef {
         let mut pack = [0; 32];
         let at = HEADER + entry.pack.get() as usize * 32;
         pack.copy_from_slice(&self.body[at..at + 32]);

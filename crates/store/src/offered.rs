@@ -8,7 +8,7 @@ use crate::manifest_root::{self, check_size};
 use crate::moved::{self, Moved};
 use crate::object;
 use crate::object_kind::ObjectKind;
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::rewritten;
 use crate::segment::{self, Segment};
 use crate::servers::Announcement;
@@ -58,7 +58,7 @@ impl OfferedPack {
             return Err(crate::wire::damaged(key, "it is longer than a pack can be"));
         }
         pack::check_head(key, &bytes)?;
-        let index = Index::decode(settings, id, key, &bytes, bytes.len() as u64)?;
+        let index = PackIndex::decode(settings, id, key, &bytes, bytes.len() as u64)?;
         let mut end = 0;
         for (at, checksum) in index.chunks().zip(index.checksums()) {
             end = (at.offset + at.stored) as usize;
@@ -150,7 +150,7 @@ impl Store {
     /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt); else the backend's.
     pub async fn pack_chunks(&self, id: &PackId) -> Result<Vec<ChunkRef>> {
         let meta = objects::head(self.backend(), pack::path(id).as_ref()).await?;
-        let index = Index::load(self.backend(), self.settings(), &meta).await?;
+        let index = PackIndex::load(self.backend(), self.settings(), &meta).await?;
         Ok(index.chunks().collect())
     }
 
@@ -264,7 +264,7 @@ mod tests {
             false => Store::create(backend, settings, testing::world(1)).await.unwrap(),
             true => {
                 let secret = crate::Secret::key_file(vec![1; 32]).unwrap();
-                let cost = crate::Cost::TRIVIAL;
+                let cost = crate::Argon2Cost::TRIVIAL;
                 let key = crate::NewKey { name: "test", secret: &secret, cost };
                 let made = Store::create_encrypted(backend, settings, testing::world(1), &key);
                 made.await.unwrap()

@@ -32,7 +32,7 @@ const TAIL: u64 = 16 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct PackHead {
     magic: [u8; 8],
     version: U16,
     flags: U16,
@@ -43,7 +43,7 @@ struct Head {
 /// Where a chunk is, in the index of its pack.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct PackEntry {
     id: [u8; 32],
     offset: U32,
     stored: U32,
@@ -70,13 +70,13 @@ struct Trailer {
 }
 
 const TRAILER: usize = size_of::<Trailer>();
-const ENTRY: usize = size_of::<Entry>();
+const ENTRY: usize = size_of::<PackEntry>();
 /// Bytes that a pack has for each chunk beside what is stored of it.
 pub(crate) const OVERHEAD: u64 = ENTRY as u64;
 /// Bytes of a pack of some length that are its chunks' own, [`OVERHEAD`] of each included.
 pub(crate) fn content_len(settings: &Settings, len: u64) -> u64 {
     let tag = if settings.is_encrypted() { TAG } else { 0 };
-    len.saturating_sub((size_of::<Head>() + TRAILER + tag) as u64)
+    len.saturating_sub((size_of::<PackHead>() + TRAILER + tag) as u64)
 }
 
 /// Bytes of the trailer that are bound to the index: all but checksum and magic.
@@ -99,7 +99,7 @@ pub(crate) fn path(id: &PackId) -> Path {
 #[derive(Debug)]
 pub struct Builder {
     bytes: BytesMut,
-    index: Vec<Entry>,
+    index: Vec<PackEntry>,
 }
 
 /// A pack that is ready to be written.
@@ -129,7 +129,7 @@ impl Builder {
     pub(crate) fn reusing(mut bytes: BytesMut) -> Self {
         bytes.clear();
         let head =
-            Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
+            PackHead { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
         bytes.extend_from_slice(head.as_bytes());
         Self { bytes, index: Vec::new() }
     }
@@ -142,7 +142,7 @@ impl Builder {
         }
         let offset = have as u32;
         self.bytes.extend_from_slice(stored);
-        self.index.push(Entry {
+        self.index.push(PackEntry {
             id: id.0,
             offset: offset.into(),
             stored: (stored.len() as u32).into(),
@@ -227,13 +227,13 @@ fn index_len(trailer: &Trailer) -> u64 {
 
 /// A checked index.
 #[derive(Debug)]
-pub struct Index {
+pub struct PackIndex {
     /// The pack.
     pub id: PackId,
-    entries: Vec<Entry>,
+    entries: Vec<PackEntry>,
 }
 
-impl Index {
+impl PackIndex {
     /// Reads the index of a pack that a listing named.
     pub(crate) async fn load(
         backend: &dyn ObjectStore,
@@ -311,10 +311,10 @@ impl Index {
         if id_of(settings, index, trailer.salt.get()) != id {
             return Err(damaged(key, "its hash is wrong"));
         }
-        let entries = <[Entry]>::ref_from_bytes(index)
+        let entries = <[PackEntry]>::ref_from_bytes(index)
             .map_err(|_| damaged(key, "its index is cut off"))?
             .to_vec();
-        let mut next = size_of::<Head>() as u64;
+        let mut next = size_of::<PackHead>() as u64;
         for entry in &entries {
             let encoding = Encoding::from_number(entry.encoding)
                 .ok_or_else(|| unknown(key, &format!("encoding {}", entry.encoding)))?;
@@ -364,8 +364,10 @@ pub fn tail_len(key: &str, tail: &[u8], size: u64) -> Result<u64> {
 
 /// Checks the first bytes of a whole pack, which readers of chunks never look at.
 pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
-    let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
-    let plain = Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
+    let (head, _) =
+        PackHead::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
+    let plain =
+        PackHead { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
     if head.as_bytes() != plain.as_bytes() {
         return Err(damaged(key, "it does not begin as a pack does"));
     }
@@ -378,7 +380,7 @@ pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported), naming the version that is needed.
 pub(crate) fn check_version(key: &str, first: &[u8]) -> Result<()> {
-    let Ok((head, _)) = Head::ref_from_prefix(first) else { return Ok(()) };
+    let Ok((head, _)) = PackHead::ref_from_prefix(first) else { return Ok(()) };
     let is_newer = head.version.get() > VERSION || head.flags.get() & !SEALED != 0;
     if head.magic == MAGIC
         && is_newer
@@ -403,7 +405,7 @@ pub(crate) async fn check_stored_version(
     path: &Path,
     size: u64,
 ) -> Result<()> {
-    let len = size_of::<Head>() as u64;
+    let len = size_of::<PackHead>() as u64;
     if size < len {
         return Ok(());
     }
@@ -443,7 +445,7 @@ pub(crate) async fn put(
 /// Makes a whole pack one of a newer format, for tests.
 #[cfg(test)]
 pub(crate) fn make_newer(bytes: &mut [u8], version: u16, flags: u16) {
-    let Ok((head, _)) = Head::mut_from_prefix(bytes) else { return };
+    let Ok((head, _)) = PackHead::mut_from_prefix(bytes) else { return };
     (head.version, head.flags) = (version.into(), flags.into());
     head.checksum = crc32c::crc32c(&head.as_bytes()[..12]).into();
     if let Ok((_, trailer)) = Trailer::mut_from_suffix(bytes) {
@@ -478,14 +480,14 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
         return Err(damaged(key, "its trailer names a format that its head does not"));
     }
     let index = index_len(trailer);
-    let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
+    let fits = index + (size_of::<PackHead>() + TRAILER) as u64 <= size;
     if trailer.len.get() != size || !fits || trailer.entries.get() == 0 {
         return Err(damaged(key, "its lengths do not match its size"));
     }
     Ok(trailer)
 }
 
-fn check(entry: &Entry, encoding: Encoding, next: u64) -> Result<(), &'static str> {
+fn check(entry: &PackEntry, encoding: Encoding, next: u64) -> Result<(), &'static str> {
     let blocks = u32::from(entry.blocks.get());
     if blocks == 0 || blocks > MAX_PAGES || entry.reserved != 0 {
         return Err("a chunk's length is not possible");
@@ -540,8 +542,8 @@ mod tests {
         id
     }
 
-    fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<Index> {
-        Index::decode(settings, id, "packs/x", bytes, bytes.len() as u64)
+    fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<PackIndex> {
+        PackIndex::decode(settings, id, "packs/x", bytes, bytes.len() as u64)
     }
 
     #[test]
@@ -607,11 +609,11 @@ mod tests {
         assert_ne!(a.id, c.id);
     }
 
-    async fn load(settings: &Settings, id: &PackId, bytes: Vec<u8>) -> Result<Index> {
+    async fn load(settings: &Settings, id: &PackId, bytes: Vec<u8>) -> Result<PackIndex> {
         let backend = object_store::memory::InMemory::new();
         objects::put_over(&backend, path(id).as_ref(), bytes.into()).await.unwrap();
         let meta = objects::head(&backend, path(id).as_ref()).await.unwrap();
-        Index::load(&backend, settings, &meta).await
+        PackIndex::load(&backend, settings, &meta).await
     }
 
     #[tokio::test]
@@ -686,7 +688,7 @@ mod tests {
         let at = newer.len() - TRAILER - 6;
         newer[at] = 4;
         seal(&mut newer);
-        let error = Index::decode_unnamed(&settings, &newer).unwrap_err();
+        let error = PackIndex::decode_unnamed(&settings, &newer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("encoding 4"), "{error}");
     }

@@ -152,7 +152,7 @@ impl Listing {
 /// The stored form. It repeats its key, so that a record cannot pass for another one's.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct RefDocument {
     kind: RefKind,
     name: String,
     sequence: u64,
@@ -188,7 +188,7 @@ impl Refs {
     /// the backend's.
     pub async fn get(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         kind.check(name)?;
-        Ok(self.newest(kind, name).await?.and_then(Document::into_record))
+        Ok(self.newest(kind, name).await?.and_then(RefDocument::into_record))
     }
 
     /// All names of a kind, sorted. One listing, then one read for each name. A name that cannot be
@@ -247,14 +247,14 @@ impl Refs {
             ))
         };
         let (sequence, over) = match self.newest(kind, name).await? {
-            Some(Document { body: Some(_), .. }) => return Err(taken()),
+            Some(RefDocument { body: Some(_), .. }) => return Err(taken()),
             // Removals are forgotten in the end: then another creator begins at 1.
             Some(removed) => (removed.sequence + 1, Over::Removal),
             None => (1, Over::Record),
         };
         self.write(kind, name, sequence, Some(body), (began, over))
             .await?
-            .and_then(Document::into_record)
+            .and_then(RefDocument::into_record)
             .ok_or_else(taken)
     }
 
@@ -288,7 +288,7 @@ impl Refs {
         name: &str,
         expected: u64,
         body: Option<RefBody>,
-    ) -> Result<Document> {
+    ) -> Result<RefDocument> {
         kind.check(name)?;
         let began = Began::now(&self.store);
         let moved = |now: u64| {
@@ -298,8 +298,8 @@ impl Refs {
             ))
         };
         match self.newest(kind, name).await? {
-            Some(Document { body: Some(_), sequence, .. }) if sequence == expected => {}
-            Some(Document { body: Some(_), sequence, .. }) => return Err(moved(sequence)),
+            Some(RefDocument { body: Some(_), sequence, .. }) if sequence == expected => {}
+            Some(RefDocument { body: Some(_), sequence, .. }) => return Err(moved(sequence)),
             _ => return Err(Error::not_found(format!("{kind} {name:?} does not exist"))),
         }
         let sequence = expected + 1;
@@ -320,7 +320,7 @@ impl Refs {
     ) -> Result<RefRecord> {
         let since = (Began::now(&self.store), Over::Record);
         let written = self.write(kind, name, before + 1, Some(body), since).await?;
-        written.and_then(Document::into_record).ok_or_else(|| {
+        written.and_then(RefDocument::into_record).ok_or_else(|| {
             Error::conflict(format!("{kind} {name:?} was changed by somebody else; try again"))
         })
     }
@@ -350,13 +350,13 @@ impl Refs {
         sequence: u64,
         body: Option<RefBody>,
         since: (Began, Over),
-    ) -> Result<Option<Document>> {
+    ) -> Result<Option<RefDocument>> {
         let world = self.store.world();
         // One id for each attempt: two tasks of one process must not take each other's record for
         // their own.
         let mut writer = [0; 16];
         world.entropy.fill(&mut writer)?;
-        let document = Document {
+        let document = RefDocument {
             kind,
             name: name.to_owned(),
             sequence,
@@ -403,7 +403,7 @@ impl Refs {
     pub async fn removed(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         kind.check(name)?;
         let removal = match self.newest(kind, name).await? {
-            Some(Document { body: Some(_), .. }) => {
+            Some(RefDocument { body: Some(_), .. }) => {
                 return Err(Error::conflict(format!("{kind} {name:?} was not removed")));
             }
             Some(removal) => removal,
@@ -423,7 +423,7 @@ impl Refs {
         rows.remove(&place).transpose()
     }
 
-    async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<Document>> {
+    async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<RefDocument>> {
         let place = self.place(kind, name);
         let mut rows = self.rows(&format!("refs/{kind}/{place}"), kind).await?;
         match rows.remove(&place) {
@@ -442,7 +442,7 @@ impl Refs {
 
     /// The newest number of each place below a prefix, or what is wrong with its row.
     async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
-        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        let mut rows: BTreeMap<String, ListedRecords> = BTreeMap::new();
         for meta in objects::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();
             match parse_key(kind, key, self.store.settings().is_encrypted()) {
@@ -485,10 +485,10 @@ impl Refs {
         }
     }
 
-    async fn read(&self, kind: RefKind, place: &str, sequence: u64) -> Result<Document> {
+    async fn read(&self, kind: RefKind, place: &str, sequence: u64) -> Result<RefDocument> {
         let key = key(kind, place, sequence);
         let bytes = objects::get(self.store.backend(), &key, MAX_LEN).await?;
-        let document = Document::decode(self.store.settings(), &key, &bytes)?;
+        let document = RefDocument::decode(self.store.settings(), &key, &bytes)?;
         let right = document.kind == kind && self.place(kind, &document.name) == place;
         if !right || document.sequence != sequence {
             return Err(damaged(&key, "it is the record of another name or number"));
@@ -499,13 +499,13 @@ impl Refs {
 
 /// The records of a name, as a listing shows them.
 #[derive(Default)]
-struct Row {
+struct ListedRecords {
     last: u64,
     /// The key of an object among them that is none.
     stray: Option<String>,
 }
 
-impl Row {
+impl ListedRecords {
     /// The newest number, which alone counts: what is missing before it was cleared away, or is what
     /// somebody left who slept while it was.
     fn newest(&self) -> Result<u64> {
@@ -518,7 +518,7 @@ impl Row {
     }
 }
 
-impl Document {
+impl RefDocument {
     /// The record, unless it is a removal.
     fn into_record(self) -> Option<RefRecord> {
         let Self { name, sequence, writer, written, body, .. } = self;
@@ -589,7 +589,7 @@ impl Document {
 
 /// Checks whether bytes are a record.
 pub(crate) fn check(settings: &Settings, key: &str, bytes: &[u8]) -> Result<()> {
-    Document::decode(settings, key, bytes).map(|_| ())
+    RefDocument::decode(settings, key, bytes).map(|_| ())
 }
 
 fn header(content: &[u8], sealed: bool) -> String {

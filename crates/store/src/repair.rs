@@ -22,15 +22,15 @@ use crate::condemned::Absent;
 use crate::gc;
 use crate::object;
 use crate::object_kind::ObjectKind;
-use crate::pack::{self, Builder, Finished, Index};
+use crate::pack::{self, Builder, Finished, PackIndex};
 use crate::rewritten;
 use crate::verify::{self, Fault};
 use crate::{ChunkId, ChunkRef, MapId, PackId, Progress, Session, Store, heal, moved};
 use async_trait::async_trait;
 use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
-use finder::{Finder, Wanted};
-use plan::{Part, Plan};
+use finder::{Finder, LostChunks};
+use plan::{BadPack, BadPackChunk};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const WHAT: &str = "repair";
 const ROUNDS: usize = 4;
 
 /// Where a repair looks for what was lost.
-pub enum Source {
+pub enum RepairSource {
     /// Another store. One with the same key also gives segments, roots and boot lists.
     Store(Store),
     /// An image: a file, a block device, an export of a server.
@@ -73,7 +73,7 @@ pub trait ChunkLookup: Send + Sync {
 
 /// What a repair did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct RepairReport {
     /// Nothing was written.
     pub dry_run: bool,
     /// What was missing or damaged before.
@@ -86,7 +86,7 @@ pub struct Report {
     /// they are. None of them is in `found` or `left`.
     pub newer_packs: Vec<NewerPack>,
     /// Packs of which the sound and the found chunks are now elsewhere.
-    pub rewritten: Vec<Rewritten>,
+    pub rewritten: Vec<RewrittenPack>,
     /// Image versions whose boot copies were of no use and were made anew.
     pub boot_copies: Vec<String>,
     /// Image versions that have none any more: theirs were of no use, and their boot lists are lost, or
@@ -111,7 +111,7 @@ pub struct NewerPack {
 
 /// A pack that came out as other ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rewritten {
+pub struct RewrittenPack {
     /// The old pack.
     pub pack: PackId,
     /// Where its chunks are now.
@@ -124,18 +124,18 @@ pub struct Rewritten {
 /// Those of the store's backend, and of a source that cannot be read at all.
 pub async fn store(
     store: &Store,
-    sources: &[Source],
+    sources: &[RepairSource],
     dry_run: bool,
     progress: &dyn Progress,
-) -> Result<Report> {
-    let mut report = Report { dry_run, ..Report::default() };
+) -> Result<RepairReport> {
+    let mut report = RepairReport { dry_run, ..RepairReport::default() };
     let session = match dry_run {
         true => None,
         false => Some(match store.session(WHAT).await {
             // Without lists of garbage nobody can write.
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 report.restored =
-                    gc::replace_lists(store, &gc::Options::default(), progress).await?;
+                    gc::replace_lists(store, &gc::GcOptions::default(), progress).await?;
                 store.session(WHAT).await?
             }
             other => other?,
@@ -153,11 +153,11 @@ pub async fn store(
 
 struct Repair<'a> {
     store: &'a Store,
-    sources: &'a [Source],
+    sources: &'a [RepairSource],
     /// The right to write, unless nothing is to be written.
     session: Option<&'a Session>,
     progress: &'a dyn Progress,
-    report: Report,
+    report: RepairReport,
     /// Packs that are there and were healed as far as is known, but whose indexes cannot be read.
     unlisted: Vec<PackId>,
 }
@@ -175,7 +175,7 @@ struct Salvaged {
 }
 
 impl Repair<'_> {
-    async fn run(mut self) -> Result<Report> {
+    async fn run(mut self) -> Result<RepairReport> {
         let before = verify::maps(self.store).await?;
         self.report.found = before.faults;
         for _ in 0..ROUNDS {
@@ -184,7 +184,7 @@ impl Repair<'_> {
                 break;
             }
         }
-        let options = verify::Options { deep: true, ..verify::Options::default() };
+        let options = verify::VerifyOptions { deep: true, ..verify::VerifyOptions::default() };
         let mut full = verify::store(self.store, &options, self.progress).await?;
         self.leave_newer(&mut full);
         let seen: HashSet<String> =
@@ -213,7 +213,7 @@ impl Repair<'_> {
     }
 
     /// Names the packs of a newer format, and takes them out of what is to be repaired.
-    fn leave_newer(&mut self, full: &mut verify::Report) {
+    fn leave_newer(&mut self, full: &mut verify::StoreVerifyReport) {
         for (pack, fault) in full.take_newer() {
             if self.report.newer_packs.iter().any(|named| named.pack == pack) {
                 continue;
@@ -256,7 +256,7 @@ impl Repair<'_> {
     async fn body_elsewhere(&self, kind: ObjectKind, id: &[u8; 32]) -> Option<Bytes> {
         if let Some(map) = MapId::of(kind, id) {
             for source in self.sources {
-                if let Source::Chunks(lookup) = source
+                if let RepairSource::Chunks(lookup) = source
                     && let Some(object) = lookup.map(&map).await
                     && let Ok(body) = map.verify(self.store.settings(), object)
                 {
@@ -266,8 +266,8 @@ impl Repair<'_> {
         }
         let asked = self.store.healing().sources();
         let given = self.sources.iter().filter_map(|source| match source {
-            Source::Store(other) => Some(other),
-            Source::Device { .. } | Source::Chunks(_) => None,
+            RepairSource::Store(other) => Some(other),
+            RepairSource::Device { .. } | RepairSource::Chunks(_) => None,
         });
         let alike = given.filter(|other| self.store.shares_ids(other));
         for other in alike.chain(asked.iter().map(|source| &source.store)) {
@@ -279,7 +279,7 @@ impl Repair<'_> {
     }
 
     /// Heals packs, and makes boot copies anew.
-    async fn packs(&mut self, full: &verify::Report) -> Result<()> {
+    async fn packs(&mut self, full: &verify::StoreVerifyReport) -> Result<()> {
         let absent = self.session.map(|session| Arc::clone(session.absent())).unwrap_or_default();
         let mut bad: Vec<PackId> = Vec::new();
         for fault in &full.faults {
@@ -292,8 +292,8 @@ impl Repair<'_> {
             }
         }
         let plans = self.plans(&bad, full).await?;
-        let mut wanted = Wanted::default();
-        for at in plans.iter().flat_map(Plan::lost) {
+        let mut wanted = LostChunks::default();
+        for at in plans.iter().flat_map(BadPack::lost) {
             wanted.lengths.insert(at.id, at.len);
             let offsets = full.shown.get(&at.id).cloned().unwrap_or_default();
             wanted.offsets.insert(at.id, offsets);
@@ -348,7 +348,7 @@ impl Repair<'_> {
     }
 
     /// Writes a pack again as it was, over the bad one, if all of it can be had; says whether it could.
-    async fn restore(&mut self, plan: &Plan, finder: &Finder<'_>) -> Result<bool> {
+    async fn restore(&mut self, plan: &BadPack, finder: &Finder<'_>) -> Result<bool> {
         let Some(same) = rebuild::as_it_was(self.store, plan, finder).await? else {
             return Ok(false);
         };
@@ -361,7 +361,7 @@ impl Repair<'_> {
 
     /// Whether a pack that was bad is there again as it was: since a boot copy was made anew, or an import
     /// stored the same while sources were searched.
-    async fn came_back(&mut self, plan: &Plan) -> Result<bool> {
+    async fn came_back(&mut self, plan: &BadPack) -> Result<bool> {
         if self.session.is_none() {
             return Ok(false);
         }
@@ -376,7 +376,7 @@ impl Repair<'_> {
             let stored = bytes.slice(at.offset as usize..(at.offset + at.stored) as usize);
             at.decode(settings, stored).is_ok()
         };
-        let index = Index::decode(settings, plan.pack, key, &bytes, bytes.len() as u64);
+        let index = PackIndex::decode(settings, plan.pack, key, &bytes, bytes.len() as u64);
         let whole = pack::check_head(key, &bytes).is_ok()
             && index.is_ok_and(|index| index.chunks().all(sound));
         if whole {
@@ -389,9 +389,9 @@ impl Repair<'_> {
     /// Writes what there is of a pack.
     async fn heal(
         &mut self,
-        plan: Plan,
+        plan: BadPack,
         finder: &Finder<'_>,
-        full: &verify::Report,
+        full: &verify::StoreVerifyReport,
         absent: &Absent,
     ) -> Result<()> {
         let pack = plan.pack;
@@ -460,7 +460,7 @@ impl Repair<'_> {
         if into.is_empty() && !plan.there && led {
             self.restored(moved::key(&pack));
         } else {
-            self.report.rewritten.push(Rewritten { pack, into });
+            self.report.rewritten.push(RewrittenPack { pack, into });
         }
         Ok(())
     }
@@ -469,7 +469,7 @@ impl Repair<'_> {
     /// are lost when they are not found; no pack gets an id that is `taken`.
     async fn salvage(
         &self,
-        plan: &Plan,
+        plan: &BadPack,
         finder: &Finder<'_>,
         absent: &Absent,
         needed: &HashSet<ChunkId>,
@@ -481,7 +481,7 @@ impl Repair<'_> {
         let mut packs: Vec<Finished> = Vec::new();
         // Chunks of the open pack, which has no id yet.
         let mut open: Vec<ChunkRef> = Vec::new();
-        for Part { at, stored, .. } in &plan.parts {
+        for BadPackChunk { at, stored, .. } in &plan.parts {
             let at = *at;
             let (encoding, stored) = match stored {
                 Some(stored) => (at.encoding, stored.clone()),

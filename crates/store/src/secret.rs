@@ -13,10 +13,10 @@ pub const LONGEST_KEY_FILE: usize = 1 << 20;
 
 /// A passphrase, or the content of a key file. It is not shown, and wiped when it is dropped.
 #[derive(Clone)]
-pub struct Secret(Kind);
+pub struct Secret(SecretKind);
 
 #[derive(Clone)]
-enum Kind {
+enum SecretKind {
     Passphrase(Zeroizing<String>),
     KeyFile(Zeroizing<Vec<u8>>),
 }
@@ -30,7 +30,7 @@ impl Secret {
         let text = Zeroizing::new(text);
         match text.len() {
             0 => Err(Error::invalid("the passphrase is empty; give one")),
-            1..=4096 => Ok(Self(Kind::Passphrase(text))),
+            1..=4096 => Ok(Self(SecretKind::Passphrase(text))),
             _ => Err(Error::invalid("the passphrase is longer than 4096 bytes; use a key file")),
         }
     }
@@ -47,26 +47,26 @@ impl Secret {
                  \"head -c 32 /dev/urandom\"",
                 bytes.len()
             ))),
-            SHORTEST..=LONGEST_KEY_FILE => Ok(Self(Kind::KeyFile(bytes))),
+            SHORTEST..=LONGEST_KEY_FILE => Ok(Self(SecretKind::KeyFile(bytes))),
             _ => Err(Error::invalid("the key file is longer than 1 MiB; is it the right file?")),
         }
     }
 
     /// Whether it is a passphrase.
     pub(crate) fn is_passphrase(&self) -> bool {
-        matches!(self.0, Kind::Passphrase(_))
+        matches!(self.0, SecretKind::Passphrase(_))
     }
 
     /// The key that wraps a master key. Slow for a passphrase, as its cost says.
     pub(crate) fn stretch(
         &self,
         salt: &[u8; 16],
-        cost: Option<Cost>,
+        cost: Option<Argon2Cost>,
     ) -> Result<Zeroizing<[u8; 32]>> {
         let mut key = Zeroizing::new([0; 32]);
         match (&self.0, cost) {
-            (Kind::Passphrase(text), Some(cost)) => {
-                let Cost { memory, passes, lanes } = cost;
+            (SecretKind::Passphrase(text), Some(cost)) => {
+                let Argon2Cost { memory, passes, lanes } = cost;
                 let failed = |e: argon2::Error| {
                     Error::unavailable(format!(
                         "the passphrase cannot be stretched in {memory} KiB of memory: {e}"
@@ -79,7 +79,7 @@ impl Secret {
                     .hash_password_into(text.as_bytes(), salt, &mut *key)
                     .map_err(failed)?;
             }
-            (Kind::KeyFile(bytes), None) => {
+            (SecretKind::KeyFile(bytes), None) => {
                 let mut hasher = blake3::Hasher::new_derive_key(KEY_FILE);
                 let mut hash = *hasher.update(salt).update(bytes).finalize().as_bytes();
                 key.copy_from_slice(&hash);
@@ -99,7 +99,7 @@ impl fmt::Debug for Secret {
 
 /// What one try of a passphrase costs: the parameters of Argon2id (RFC 9106), version 0x13.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cost {
+pub struct Argon2Cost {
     /// Memory in KiB.
     pub(crate) memory: u32,
     /// Passes over it.
@@ -108,7 +108,7 @@ pub struct Cost {
     pub(crate) lanes: u32,
 }
 
-impl Cost {
+impl Argon2Cost {
     /// The second choice that RFC 9106, section 4, recommends: 64 MiB, some tenths of a second.
     pub const NORMAL: Self = Self { memory: 64 << 10, passes: 3, lanes: 4 };
 
@@ -137,7 +137,7 @@ mod tests {
         // echo -n password | argon2 somesaltsomesalt -id -t 2 -k 256 -p 1 -l 32 -r, on Debian.
         let expected = "cab746b4621993fdc91ec50787980b414a90a692f0bc68dfe19f9c25b3cba9ec";
         let secret = Secret::passphrase("password".into()).unwrap();
-        let cost = Cost::checked(256, 2, 1).unwrap();
+        let cost = Argon2Cost::checked(256, 2, 1).unwrap();
         let key = secret.stretch(b"somesaltsomesalt", Some(cost)).unwrap();
         assert_eq!(blake3::Hash::from_bytes(*key).to_hex().as_str(), expected);
     }
@@ -164,9 +164,12 @@ mod tests {
             (7, 1, 1),
             (8, 1, 2),
         ] {
-            assert!(Cost::checked(memory, passes, lanes).is_err(), "{memory} {passes} {lanes}");
+            assert!(
+                Argon2Cost::checked(memory, passes, lanes).is_err(),
+                "{memory} {passes} {lanes}"
+            );
         }
-        let Cost { memory, passes, lanes } = Cost::NORMAL;
-        assert_eq!(Cost::checked(memory, passes, lanes), Ok(Cost::NORMAL));
+        let Argon2Cost { memory, passes, lanes } = Argon2Cost::NORMAL;
+        assert_eq!(Argon2Cost::checked(memory, passes, lanes), Ok(Argon2Cost::NORMAL));
     }
 }

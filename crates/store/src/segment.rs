@@ -16,16 +16,16 @@ use std::ops::Range;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = size_of::<SegmentHeader>();
 /// The longest segment: one entry and one pack for each block.
-const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<Entry>() as u64);
+const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<SegmentEntry>() as u64);
 const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
 const _: () = assert!(MAX_LEN == ObjectKind::Segment.max_body());
 
 /// Blocks of the image that one piece of a chunk fills.
 #[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct SegmentEntry {
     start: U16,
     blocks: U16,
     skip: U16,
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     id: [u8; 32],
 }
 
-impl Entry {
+impl SegmentEntry {
     /// The first block behind it.
     fn end(&self) -> u32 {
         u32::from(self.start.get()) + u32::from(self.blocks.get())
@@ -47,7 +47,7 @@ impl Entry {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct SegmentHeader {
     packs: U32,
     entries: U32,
     /// Any number: gives the segment another id, and is 0 unless that is needed.
@@ -102,7 +102,7 @@ struct Starts {
 
 impl Starts {
     /// Of entries in order that do not overlap.
-    fn of(entries: &[Entry]) -> Self {
+    fn of(entries: &[SegmentEntry]) -> Self {
         let parts = entries.len().next_power_of_two().min(SEGMENT_PAGES as usize);
         let shift = (SEGMENT_PAGES as usize / parts).ilog2();
         let mut next = 0;
@@ -127,14 +127,14 @@ impl Segment {
     pub(crate) fn encode(entries: &[Placed], salt: u32) -> Vec<u8> {
         let mut table: Vec<PackId> = Vec::new();
         let mut numbers: HashMap<PackId, u32> = HashMap::new();
-        let mut rows = Vec::with_capacity(entries.len() * size_of::<Entry>());
+        let mut rows = Vec::with_capacity(entries.len() * size_of::<SegmentEntry>());
         for placed in entries {
             let at = &placed.at;
             let pack = *numbers.entry(at.pack).or_insert_with(|| {
                 table.push(at.pack);
                 table.len() as u32 - 1
             });
-            let entry = Entry {
+            let entry = SegmentEntry {
                 start: U16::new(placed.start as u16),
                 blocks: U16::new(placed.blocks as u16),
                 skip: U16::new(placed.skip as u16),
@@ -149,7 +149,7 @@ impl Segment {
             rows.extend_from_slice(entry.as_bytes());
         }
         let mut bytes = Vec::with_capacity(HEADER + table.len() * 32 + rows.len());
-        let header = Header {
+        let header = SegmentHeader {
             packs: (table.len() as u32).into(),
             entries: (entries.len() as u32).into(),
             salt: salt.into(),
@@ -164,19 +164,19 @@ impl Segment {
     /// Checks a body that covers at most `blocks` blocks of an image. Its hash was checked.
     pub(crate) fn decode(key: &str, bytes: Bytes, blocks: u32) -> Result<Self> {
         let (header, tables) =
-            Header::ref_from_prefix(&bytes).map_err(|_| damaged(key, "it is too short"))?;
+            SegmentHeader::ref_from_prefix(&bytes).map_err(|_| damaged(key, "it is too short"))?;
         let packs = header.packs.get() as usize;
         let entries = header.entries.get() as usize;
         let expected = packs
             .checked_mul(32)
-            .zip(entries.checked_mul(size_of::<Entry>()))
+            .zip(entries.checked_mul(size_of::<SegmentEntry>()))
             .and_then(|(packs, entries)| packs.checked_add(entries));
         if expected != Some(tables.len()) || header.reserved != [0; 4] || entries == 0 {
             return Err(damaged(key, "its lengths do not match its size"));
         }
         let rows = &bytes[HEADER + packs * 32..];
-        let rows =
-            <[Entry]>::ref_from_bytes(rows).map_err(|_| damaged(key, "its entries are cut off"))?;
+        let rows = <[SegmentEntry]>::ref_from_bytes(rows)
+            .map_err(|_| damaged(key, "its entries are cut off"))?;
         let mut next = 0;
         let mut next_pack = 0;
         for entry in rows {
@@ -198,11 +198,11 @@ impl Segment {
     }
 
     /// The entries; the slice was checked at loading.
-    fn checked(&self) -> &[Entry] {
-        <[Entry]>::ref_from_bytes(&self.bytes[HEADER + self.packs * 32..]).unwrap_or(&[])
+    fn checked(&self) -> &[SegmentEntry] {
+        <[SegmentEntry]>::ref_from_bytes(&self.bytes[HEADER + self.packs * 32..]).unwrap_or(&[])
     }
 
-    fn placed(&self, entry: &Entry) -> Placed {
+    fn placed(&self, entry: &SegmentEntry) -> Placed {
         let mut pack = [0; 32];
         let at = HEADER + entry.pack.get() as usize * 32;
         pack.copy_from_slice(&self.bytes[at..at + 32]);
@@ -239,7 +239,12 @@ impl Segment {
 }
 
 /// The rules of one entry: `next` is the first block that may be used, `blocks` the end.
-fn check(entry: &Entry, encoding: Encoding, next: u32, blocks: u32) -> Result<(), &'static str> {
+fn check(
+    entry: &SegmentEntry,
+    encoding: Encoding,
+    next: u32,
+    blocks: u32,
+) -> Result<(), &'static str> {
     let (start, count) = (u32::from(entry.start.get()), u32::from(entry.blocks.get()));
     let (skip, whole) = (u32::from(entry.skip.get()), u32::from(entry.chunk_blocks.get()));
     let len = whole * PAGE as u32;
@@ -400,8 +405,8 @@ mod tests {
             rows in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             let mut bytes = Vec::new();
-            let entries = (rows.len() / size_of::<Entry>()) as u32;
-            let counts = Header {
+            let entries = (rows.len() / size_of::<SegmentEntry>()) as u32;
+            let counts = SegmentHeader {
                 packs: u32::from(packs).into(),
                 entries: entries.into(),
                 salt: 0.into(),
@@ -409,7 +414,7 @@ mod tests {
             };
             bytes.extend_from_slice(counts.as_bytes());
             bytes.resize(HEADER + usize::from(packs) * 32, 1);
-            bytes.extend_from_slice(&rows[..entries as usize * size_of::<Entry>()]);
+            bytes.extend_from_slice(&rows[..entries as usize * size_of::<SegmentEntry>()]);
             if let Ok(segment) = Segment::decode("s", bytes.into(), 65536) {
                 let mut next = 0;
                 for placed in segment.all() {

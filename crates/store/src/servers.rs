@@ -43,7 +43,7 @@ pub(crate) fn check(key: &str, body: &[u8]) -> Result<()> {
 
 /// A server as it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ListedServer {
     /// The host that it runs on, in its own words.
     pub host: String,
     /// How long ago it said that it is at work.
@@ -52,7 +52,7 @@ pub struct Seen {
     pub lease: Duration,
 }
 
-impl Seen {
+impl ListedServer {
     /// Whether it is at work.
     pub fn is_alive(&self) -> bool {
         self.silent < self.lease
@@ -95,7 +95,7 @@ impl Servers<'_> {
     ///
     /// # Errors
     /// Those of the backend.
-    pub async fn seen(&self, server: &ServerId) -> Result<Option<Seen>> {
+    pub async fn seen(&self, server: &ServerId) -> Result<Option<ListedServer>> {
         let (backend, kind) = (self.store.backend(), ObjectKind::Server);
         let key = kind.key(server);
         let body = match object::read(backend, self.store.settings(), kind, &key).await {
@@ -116,7 +116,7 @@ impl Servers<'_> {
         let now = self.probe().await?;
         let silent = Duration::from_millis(u64::try_from(now - written).unwrap_or(0));
         let lease = Duration::from_secs(said.seconds.min(LONGEST));
-        Ok(Some(Seen { host: said.host, silent, lease }))
+        Ok(Some(ListedServer { host: said.host, silent, lease }))
     }
 
     /// What time it is for the store, in Unix seconds.

@@ -9,7 +9,7 @@
 //! A pin is renewed every hour. One that was not for a day is of a session that died, and is removed;
 //! should its session live after all, it notices and publishes nothing.
 
-use crate::collection::{Pin, State, pin};
+use crate::collection::{CollectionState, Pin, pin};
 use crate::condemned::Absent;
 use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
 use block::{Error, Result};
@@ -98,13 +98,15 @@ impl Store {
         let what: String = what.chars().take(pin::MAX_WHAT / 4).collect();
         let began = Instant::now();
         for _ in 0..ATTEMPTS {
-            let sequence = State::newest(self).await?;
+            let sequence = CollectionState::newest(self).await?;
             let body = Pin { sequence, age: 0, what: what.clone(), holds: holds.to_vec() };
             let id = body.write(self).await?;
             // From here on a collection that this session has not seen sees the session.
             let state = match damaged {
-                Damaged::Refused => State::load(self).await,
-                Damaged::Ignored => State::load_despite_damage(self).await.map(|(state, _)| state),
+                Damaged::Refused => CollectionState::load(self).await,
+                Damaged::Ignored => {
+                    CollectionState::load_despite_damage(self).await.map(|(state, _)| state)
+                }
             };
             let seen = match state {
                 Ok(state) if state.sequence == sequence => match damaged {

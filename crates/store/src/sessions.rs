@@ -31,7 +31,7 @@ pub async fn list(store: &Store) -> Result<Vec<PinInfo>> {
     }
     let now = store.servers().clock().await?;
     seen.sort_by_key(|seen| seconds(&seen.meta));
-    let info = |seen: census::Seen| {
+    let info = |seen: census::ListedPin| {
         let id = seen.meta.location.as_ref().rsplit_once('/')?.1.parse().ok()?;
         let silent = now.saturating_sub(seconds(&seen.meta));
         let age = seen.pin.as_ref().map_or(0, |pin| pin.age) + silent;

@@ -34,20 +34,20 @@ pub struct Settings {
     /// derived from it.
     root: Zeroizing<[u8; 32]>,
     level: i32,
-    keys: Keys,
+    keys: HashKeys,
     sealer: Option<Sealer>,
 }
 
 /// The keys of the hashes, one for each kind of id.
 #[derive(Clone, PartialEq, Eq)]
-struct Keys {
+struct HashKeys {
     chunk: [u8; 32],
     pack: [u8; 32],
     /// By [`ObjectKind`].
     objects: [[u8; 32]; ObjectKind::ALL.len()],
 }
 
-impl Drop for Keys {
+impl Drop for HashKeys {
     fn drop(&mut self) {
         self.chunk.zeroize();
         self.pack.zeroize();
@@ -63,7 +63,7 @@ mod context {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct SettingsDocument {
     format: String,
     version: u16,
     chunking: String,
@@ -141,7 +141,7 @@ impl Settings {
 
     fn new(root: Zeroizing<[u8; 32]>, level: i32, encrypted: bool) -> Self {
         let derive = |context: &str| blake3::derive_key(context, &*root);
-        let keys = Keys {
+        let keys = HashKeys {
             chunk: derive(context::CHUNK),
             pack: derive(context::PACK),
             objects: ObjectKind::ALL.map(|kind| derive(kind.id_context())),
@@ -223,7 +223,7 @@ impl Settings {
             algorithm: ENCRYPTION.to_owned(),
             key_id: slots::hex(&slots::key_id_of(master)),
         };
-        FORM.encode(&Document {
+        FORM.encode(&SettingsDocument {
             format: FORM.format.to_owned(),
             version: VERSION,
             chunking: CHUNKING.to_owned(),
@@ -240,7 +240,7 @@ impl Settings {
     /// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Found> {
         let damaged = |why: &str| FORM.damaged(KEY, why);
-        let document: Document = FORM.decode(KEY, bytes)?;
+        let document: SettingsDocument = FORM.decode(KEY, bytes)?;
         let needs = |what: &str, name: &str| Err(FORM.unknown(KEY, &format!("{what} {name:?}")));
         if document.chunking != CHUNKING {
             return needs("chunking", &document.chunking);

@@ -7,26 +7,26 @@ use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
 /// The values that anybody holds. A key stands for one content for ever.
-pub(crate) struct Shared<K, V> {
-    held: Mutex<Held<K, V>>,
+pub(crate) struct WeakCache<K, V> {
+    held: Mutex<WeakValues<K, V>>,
     /// Those that are being loaded; each is loaded once, whoever waits for it.
     loading: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-struct Held<K, V> {
+struct WeakValues<K, V> {
     values: HashMap<K, Weak<V>>,
     /// Entries after the last sweep.
     swept: usize,
 }
 
-impl<K, V> Default for Shared<K, V> {
+impl<K, V> Default for WeakCache<K, V> {
     fn default() -> Self {
-        let held = Held { values: HashMap::new(), swept: 0 };
+        let held = WeakValues { values: HashMap::new(), swept: 0 };
         Self { held: Mutex::new(held), loading: Mutex::default() }
     }
 }
 
-impl<K: Copy + Eq + Hash, V> Shared<K, V> {
+impl<K: Copy + Eq + Hash, V> WeakCache<K, V> {
     /// A value that somebody holds already.
     pub(crate) fn get(&self, key: &K) -> Option<Arc<V>> {
         self.held.lock().values.get(key)?.upgrade()
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn one_copy_is_held_while_somebody_holds_it() {
-        let values = Shared::default();
+        let values = WeakCache::default();
         assert!(values.get(&7).is_none());
         let first = values.share(7, "seven");
         assert!(Arc::ptr_eq(&first, &values.share(7, "seven")));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn values_that_nobody_holds_do_not_pile_up() {
-        let values = Shared::default();
+        let values = WeakCache::default();
         for number in 0..1000u32 {
             values.share(number, ());
         }
@@ -113,7 +113,7 @@ mod tests {
 
     /// What five get who ask at the same time, of whose loads the first so many fail; and the loads.
     async fn five(fail: u32) -> (Vec<Option<u32>>, u32) {
-        let (values, loads) = (Shared::default(), AtomicU32::new(0));
+        let (values, loads) = (WeakCache::default(), AtomicU32::new(0));
         let load = async || {
             let turn = loads.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;

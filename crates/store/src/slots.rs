@@ -10,7 +10,7 @@ use crate::encoding::TAG;
 use crate::id::parse_hex;
 use crate::name::check_name;
 use crate::seal;
-use crate::secret::{Cost, Secret};
+use crate::secret::{Argon2Cost, Secret};
 use block::{Error, ErrorKind, Result, offload};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -37,7 +37,7 @@ pub struct NewKey<'a> {
     /// The passphrase or the key file.
     pub secret: &'a Secret,
     /// What a try of the passphrase costs.
-    pub cost: Cost,
+    pub cost: Argon2Cost,
 }
 
 /// What opens a slot.
@@ -78,20 +78,20 @@ pub struct KeySlot {
 /// All slots of a store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Document {
+pub(crate) struct SlotsDocument {
     format: String,
     version: u16,
     pub(crate) sequence: u64,
     /// Of the master key: a document of another store, or of one that was never finished, does not
     /// count.
     key_id: String,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<StoredSlot>,
 }
 
 /// The master key, wrapped under one secret.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Slot {
+pub(crate) struct StoredSlot {
     pub(crate) name: String,
     kind: SlotKind,
     created: u64,
@@ -109,9 +109,9 @@ struct Argon2id {
 }
 
 /// A slot whose fields were checked.
-struct Parsed {
+struct CheckedSlot {
     salt: [u8; 16],
-    cost: Option<Cost>,
+    cost: Option<Argon2Cost>,
     wrapped: [u8; 32 + TAG],
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn key_id_of(master: &[u8; 32]) -> [u8; 16] {
     id
 }
 
-impl Slot {
+impl StoredSlot {
     /// Wraps a master key.
     pub(crate) fn wrap(world: &World, key: &NewKey<'_>, master: &[u8; 32]) -> Result<Self> {
         let mut salt = [0; 16];
@@ -146,17 +146,17 @@ impl Slot {
         })
     }
 
-    fn parse(&self) -> Result<Parsed, String> {
+    fn parse(&self) -> Result<CheckedSlot, String> {
         check_name("key slot", &self.name).map_err(|e| e.message().to_owned())?;
         let cost = match (self.kind, &self.argon2id) {
             (SlotKind::Passphrase, Some(c)) => {
-                Some(Cost::checked(c.memory_kib, c.passes, c.lanes).map_err(str::to_owned)?)
+                Some(Argon2Cost::checked(c.memory_kib, c.passes, c.lanes).map_err(str::to_owned)?)
             }
             (SlotKind::KeyFile, None) => None,
             _ => return Err("the cost of its secret is missing, or there is one too many".into()),
         };
         let text = |e: Error| e.message().to_owned();
-        Ok(Parsed {
+        Ok(CheckedSlot {
             salt: parse_hex("salt", &self.salt).map_err(text)?,
             cost,
             wrapped: parse_hex("wrapped key", &self.wrapped).map_err(text)?,
@@ -192,7 +192,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Document {
+impl SlotsDocument {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         FORM.encode(self)
     }
@@ -218,7 +218,7 @@ impl Document {
 
 /// Checks whether bytes are a document of slots.
 pub(crate) fn check_bytes(key: &str, bytes: &[u8]) -> Result<()> {
-    Document::decode(key, bytes).map(|_| ())
+    SlotsDocument::decode(key, bytes).map(|_| ())
 }
 
 /// Reads a document of slots, and checks all but what only a secret tells.
@@ -230,8 +230,8 @@ pub(crate) async fn check(backend: &dyn ObjectStore, key: &str) -> Result<()> {
     Err(FORM.damaged(key, "it has another one's number"))
 }
 
-async fn read(backend: &dyn ObjectStore, key: &str) -> Result<Document> {
-    Document::decode(key, &objects::get(backend, key, document::MAX_LEN).await?)
+async fn read(backend: &dyn ObjectStore, key: &str) -> Result<SlotsDocument> {
+    SlotsDocument::decode(key, &objects::get(backend, key, document::MAX_LEN).await?)
 }
 
 /// The key of the document with this number.
@@ -254,7 +254,7 @@ pub(crate) async fn sequences(backend: &dyn ObjectStore) -> Result<Vec<u64>> {
 }
 
 /// The newest document of a master key.
-pub(crate) async fn newest(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> Result<Document> {
+pub(crate) async fn newest(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> Result<SlotsDocument> {
     for _ in 0..TRIES {
         let mut vanished = false;
         for sequence in sequences(backend).await? {
@@ -305,22 +305,23 @@ pub(crate) async fn unlock_kept(
     key_id: [u8; 16],
     secret: &Secret,
 ) -> Option<Zeroizing<[u8; 32]>> {
-    let document = Document::decode("the kept key slots", kept?).ok()?;
+    let document = SlotsDocument::decode("the kept key slots", kept?).ok()?;
     let is_ours = document.key_id == hex(&key_id);
     let slots = is_ours.then_some(document.slots)?;
     open_one(slots, key_id, secret).await.ok()
 }
 
 async fn open_one(
-    slots: Vec<Slot>,
+    slots: Vec<StoredSlot>,
     key_id: [u8; 16],
     secret: &Secret,
 ) -> Result<Zeroizing<[u8; 32]>> {
     let kind = SlotKind::of(secret);
-    let (fitting, others): (Vec<Slot>, Vec<Slot>) =
+    let (fitting, others): (Vec<StoredSlot>, Vec<StoredSlot>) =
         slots.into_iter().partition(|slot| slot.kind == kind);
-    let names =
-        |slots: &[Slot]| slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = |slots: &[StoredSlot]| {
+        slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
     let (what, other) = match kind {
         SlotKind::Passphrase => ("passphrase", "key file"),
         SlotKind::KeyFile => ("key file", "passphrase"),
@@ -357,10 +358,11 @@ pub(crate) async fn create(
     new: &NewKey<'_>,
 ) -> Result<u64> {
     check_name("key slot", new.name)?;
-    let slots = vec![Slot::wrap(world, new, master)?];
+    let slots = vec![StoredSlot::wrap(world, new, master)?];
     let sequence = sequences(backend).await?.first().map_or(1, |newest| newest + 1);
     let key_id = hex(&key_id_of(master));
-    let document = Document { format: FORM.format.into(), version: 1, sequence, key_id, slots };
+    let document =
+        SlotsDocument { format: FORM.format.into(), version: 1, sequence, key_id, slots };
     match objects::put_new(backend, &key(sequence), document.encode()?.into()).await? {
         Created::Ours => Ok(sequence),
         Created::Theirs => Err(Error::conflict(

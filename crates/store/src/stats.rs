@@ -34,7 +34,7 @@ impl Data {
 
 /// What a name holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Holding {
+pub struct NameUsage {
     /// Image, disk or snapshot.
     pub kind: RefKind,
     /// Its name.
@@ -49,9 +49,9 @@ pub struct Holding {
 
 /// What a store holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Stats {
+pub struct StoreStats {
     /// By kind, then name. A name without content yet is not among them.
-    pub holdings: Vec<Holding>,
+    pub holdings: Vec<NameUsage>,
     /// Sizes of all of them together, as guests see them.
     pub logical_bytes: u64,
     /// What they hold together, each chunk once.
@@ -81,7 +81,7 @@ struct Chunk {
 const SHARED: u32 = u32::MAX;
 
 #[derive(Default)]
-struct Tally {
+struct PackTotals {
     packs: HashMap<PackId, u32>,
     chunks: HashMap<(u32, u32), Chunk>,
 }
@@ -90,8 +90,8 @@ struct Tally {
 ///
 /// # Errors
 /// Those of the backend; what is damaged is in the result.
-pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
-    let mut stats = Stats::default();
+pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<StoreStats> {
+    let mut stats = StoreStats::default();
     let census = census::take(store).await?;
     stats.damaged.extend(census.doubts.iter().map(|error| error.message().to_owned()));
     // Disks that were never written to hold what their image does.
@@ -108,9 +108,15 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
         alike.entry(manifest).or_default().push(stats.holdings.len());
         stats.logical_bytes += record.body.size;
         let (data, own) = (Data::default(), Data::default());
-        stats.holdings.push(Holding { kind, name: record.name, size: record.body.size, data, own });
+        stats.holdings.push(NameUsage {
+            kind,
+            name: record.name,
+            size: record.body.size,
+            data,
+            own,
+        });
     }
-    let mut tally = Tally::default();
+    let mut tally = PackTotals::default();
     let mut manifests: Vec<(ManifestId, Vec<usize>)> = alike.into_iter().collect();
     manifests.sort_by_key(|(_, holdings)| holdings.first().copied());
     for (number, (manifest, holdings)) in manifests.iter().enumerate() {
@@ -168,7 +174,7 @@ fn damage(error: Error) -> Result<String> {
     }
 }
 
-impl Tally {
+impl PackTotals {
     /// Counts a manifest's chunks.
     async fn manifest(
         &mut self,

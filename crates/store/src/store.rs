@@ -1,12 +1,12 @@
 //! The store: settings, a backend, and what is known of both in memory.
 
-use crate::counters::Tally;
+use crate::counters::LiveStoreCounters;
 use crate::manifest_root::Root;
 use crate::segment::Segment;
 use crate::settings::{self, Found, Settings};
-use crate::shared::Shared;
+use crate::shared::WeakCache;
 use crate::slots::{self, NewKey};
-use crate::{Counters, ManifestId, Secret, SegmentId, World, WriterId, document};
+use crate::{ManifestId, Secret, SegmentId, StoreCounters, World, WriterId, document};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
@@ -40,9 +40,9 @@ struct Inner {
     world: World,
     /// The pins of the sessions that were begun here and have not ended.
     pins: Mutex<BTreeSet<WriterId>>,
-    tally: Tally,
-    roots: Shared<ManifestId, Root>,
-    segments: Shared<SegmentKey, Segment>,
+    tally: LiveStoreCounters,
+    roots: WeakCache<ManifestId, Root>,
+    segments: WeakCache<SegmentKey, Segment>,
     healing: Healing,
 }
 
@@ -177,9 +177,9 @@ impl Store {
             settings,
             world,
             pins: Mutex::default(),
-            tally: Tally::default(),
-            roots: Shared::default(),
-            segments: Shared::default(),
+            tally: LiveStoreCounters::default(),
+            roots: WeakCache::default(),
+            segments: WeakCache::default(),
             healing: Healing::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// What was read since the store was opened.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StoreCounters {
         self.inner.tally.snapshot()
     }
 
@@ -203,7 +203,7 @@ impl Store {
         &*self.inner.backend
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
+    pub(crate) fn tally(&self) -> &LiveStoreCounters {
         &self.inner.tally
     }
 
@@ -213,12 +213,12 @@ impl Store {
     }
 
     /// The roots of manifests that are in memory.
-    pub(crate) fn roots(&self) -> &Shared<ManifestId, Root> {
+    pub(crate) fn roots(&self) -> &WeakCache<ManifestId, Root> {
         &self.inner.roots
     }
 
     /// The segments that are in memory.
-    pub(crate) fn segments(&self) -> &Shared<SegmentKey, Segment> {
+    pub(crate) fn segments(&self) -> &WeakCache<SegmentKey, Segment> {
         &self.inner.segments
     }
 

@@ -86,8 +86,8 @@ mod tests {
     use futures::future::join_all;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt};
-    use objects::testing::{Faults, Unreliable};
-    use objects::{OpenOptions, layered};
+    use objects::testing::{FaultRates, Unreliable};
+    use objects::{OpenStoreOptions, layered};
 
     struct Lab {
         objects: Arc<InMemory>,
@@ -103,9 +103,9 @@ mod tests {
         let image = Memory::from(testing::noise(9, 1 << 20));
         let session = testing::session(&made.unwrap()).await;
         let done = import::from_device(&session, &image, &()).await.unwrap();
-        let counted = Unreliable::new(objects.clone(), 1, Faults::default());
+        let counted = Unreliable::new(objects.clone(), 1, FaultRates::default());
         let bare: Arc<dyn ObjectStore> = Arc::new(counted.clone());
-        let opened = layered(bare, "s3://test", &OpenOptions::default(), |patient| patient);
+        let opened = layered(bare, "s3://test", &OpenStoreOptions::default(), |patient| patient);
         let store = Store::open(opened.backend, testing::world(2)).await.unwrap();
         let chunks = store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap();
         assert!(chunks.len() > 4 && chunks.iter().all(|at| at.pack == chunks[0].pack));
@@ -192,7 +192,8 @@ mod tests {
         let key = pack::path(&done.id);
         lab.objects.put(&key, done.bytes.clone().into()).await.unwrap();
         let meta = lab.objects.head(&key).await.unwrap();
-        let index = pack::Index::load(&*lab.objects, lab.store.settings(), &meta).await.unwrap();
+        let index =
+            pack::PackIndex::load(&*lab.objects, lab.store.settings(), &meta).await.unwrap();
         rewritten::save(&lab.store, &old, index.chunks()).await.unwrap();
         lab.objects.delete(&pack::path(&old)).await.unwrap();
         for _ in 0..2 {
@@ -223,7 +224,7 @@ mod tests {
         let lab = lab().await;
         let mut mixed = 0;
         for seed in 0..20 {
-            let faults = Faults { failed_before: 500, ..Faults::default() };
+            let faults = FaultRates { failed_before: 500, ..FaultRates::default() };
             let bare: Arc<dyn ObjectStore> =
                 Arc::new(Unreliable::new(lab.objects.clone(), seed, faults));
             let Ok(store) = Store::open(bare, testing::world(seed)).await else { continue };

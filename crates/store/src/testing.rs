@@ -174,7 +174,7 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
     let body = |kind| object::decode(&settings(), kind, "object", bytes.to_vec().into());
     match format {
         Format::Settings => Settings::decode(bytes).map(|_| ()),
-        Format::Pack => pack::Index::decode_unnamed(&settings(), bytes).map(|_| ()),
+        Format::Pack => pack::PackIndex::decode_unnamed(&settings(), bytes).map(|_| ()),
         Format::Segment => {
             let blocks = chunker::SEGMENT_PAGES as u32;
             let segment = Segment::decode("segment", body(ObjectKind::Segment)?, blocks)?;

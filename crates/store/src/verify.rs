@@ -13,9 +13,9 @@ use futures::{StreamExt, stream};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
-pub use report::{Fault, Range, Report, State, Touched};
+pub use report::{Fault, FaultState, Range, StoreVerifyReport, Touched};
 pub(crate) use scan::maps;
-pub use scan::{Options, store};
+pub use scan::{VerifyOptions, store};
 
 /// Chunks that lie near each other in a pack are read together, up to this many bytes.
 const GROUP: u32 = 1 << 20;
@@ -26,7 +26,7 @@ const CONCURRENCY: usize = 8;
 
 /// What a verification found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct VerifyReport {
+pub struct ImageVerifyReport {
     /// Chunks that were read: distinct ones, and copies of one at several places.
     pub chunks: u64,
     /// Their plain bytes.
@@ -62,9 +62,9 @@ pub async fn manifest(
     store: &Store,
     id: &ManifestId,
     progress: &dyn Progress,
-) -> Result<VerifyReport> {
+) -> Result<ImageVerifyReport> {
     let manifest = store.manifest(id).await?;
-    let mut report = VerifyReport::default();
+    let mut report = ImageVerifyReport::default();
     // By place, not by id: one copy of a chunk may be damaged and another not.
     let mut seen: HashSet<u64> = HashSet::new();
     // Damaged chunks, and where the report has them.
@@ -106,7 +106,7 @@ fn found(error: Error) -> Result<String> {
 async fn check(
     store: &Store,
     chunks: Vec<ChunkRef>,
-    report: &mut VerifyReport,
+    report: &mut ImageVerifyReport,
     damaged: &mut HashMap<ChunkRef, usize>,
 ) -> Result<u64> {
     let mut stored = 0;

@@ -8,8 +8,8 @@ use block::{ErrorKind, Memory};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use objects::check::{self, CheckOptions};
-use objects::testing::{Faults, Unreliable};
-use objects::{Environment, OpenOptions, Patience, PieceOptions};
+use objects::testing::{FaultRates, Unreliable};
+use objects::{Environment, OpenStoreOptions, Patience, PieceOptions};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -155,11 +155,12 @@ async fn a_directory() {
 #[tokio::test]
 async fn a_network_that_fails_all_the_time() {
     for seed in 1..=3 {
-        let faults = Faults { delay: Duration::from_millis(3), conflict: 0, ..Faults::all(40) };
+        let faults =
+            FaultRates { delay: Duration::from_millis(3), conflict: 0, ..FaultRates::all(40) };
         let faulty = Unreliable::new(Arc::new(InMemory::new()), seed, faults);
         let dir = tempfile::tempdir().unwrap();
         let pieces = Some(PieceOptions { dir: dir.path().into(), limit: 64 << 20 });
-        let options = OpenOptions { pieces, ..OpenOptions::default() };
+        let options = OpenStoreOptions { pieces, ..OpenStoreOptions::default() };
         let opened =
             objects::layered(Arc::new(faulty.clone()), "s3://faulty", &options, |patient| patient);
         conformance(opened.backend).await;
@@ -235,7 +236,7 @@ impl Gateway {
         assert!(Self::is_ready(&mut self.child, self.port));
     }
 
-    fn options(&self, more: &[(&str, &str)]) -> OpenOptions {
+    fn options(&self, more: &[(&str, &str)]) -> OpenStoreOptions {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         let mut all = BTreeMap::from([
             ("AWS_ACCESS_KEY_ID", "key"),
@@ -244,7 +245,7 @@ impl Gateway {
         ]);
         all.extend(more.iter().copied());
         let all: Vec<_> = all.into_iter().collect();
-        OpenOptions { environment: Environment::of(&all), ..OpenOptions::default() }
+        OpenStoreOptions { environment: Environment::of(&all), ..OpenStoreOptions::default() }
     }
 }
 
@@ -292,7 +293,7 @@ async fn s3_says_what_is_wrong_with_bucket_and_credentials() {
 async fn readers_wait_for_s3_to_come_back_and_what_is_on_the_local_disk_is_read_meanwhile() {
     let Some(mut gateway) = Gateway::start() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let options = OpenOptions {
+    let options = OpenStoreOptions {
         patience: Patience::lasting(Duration::from_secs(60)),
         pieces: Some(PieceOptions { dir: dir.path().into(), limit: 1 << 30 }),
         ..gateway.options(&[])
@@ -330,7 +331,7 @@ async fn a_server_that_is_not_there_is_given_up_in_time() {
         ("AWS_ENDPOINT_URL", &endpoint),
     ]);
     let patience = Patience::lasting(Duration::from_secs(1));
-    let options = OpenOptions { environment, patience, ..OpenOptions::default() };
+    let options = OpenStoreOptions { environment, patience, ..OpenStoreOptions::default() };
     let opened = objects::open("s3://bucket", &options).unwrap();
     let start = tokio::time::Instant::now();
     let error = Store::open(opened.backend, testing::world(1)).await.unwrap_err();
@@ -403,7 +404,7 @@ async fn a_published_store_is_read_through_a_plain_web_server() {
         Store::create(Arc::clone(&local), testing::settings(), testing::world(1)).await.unwrap();
     let (record, _) = imported(&store, content(1), "a:1").await;
     let url = format!("http://127.0.0.1:{}", web_server(dir.path().into()));
-    let opened = objects::open(&url, &OpenOptions::default()).unwrap();
+    let opened = objects::open(&url, &OpenStoreOptions::default()).unwrap();
     let web = Store::open(Arc::clone(&opened.backend), testing::world(2)).await.unwrap();
     let early = web.refs().list(RefKind::Image).await.unwrap_err();
     assert!(early.message().contains("sojourn store publish"), "{early}");
@@ -427,7 +428,7 @@ async fn a_store_named_by_the_environment() {
         return;
     };
     let patience = Patience::lasting(Duration::from_secs(180));
-    let options = OpenOptions { patience, ..OpenOptions::default() };
+    let options = OpenStoreOptions { patience, ..OpenStoreOptions::default() };
     let open = |part: &str| objects::open(&format!("{url}/{part}"), &options).unwrap();
     conformance(open("whole").backend).await;
     eprintln!("passed while all was well");

@@ -15,7 +15,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{
-    Content, Cost, NewKey, RefBody, RefKind, RefRecord, Secret, Store, bootlist, gc, import,
+    Argon2Cost, Content, NewKey, RefBody, RefKind, RefRecord, Secret, Store, bootlist, gc, import,
     testing,
 };
 
@@ -69,11 +69,11 @@ async fn write(backend: Arc<dyn ObjectStore>, encrypted: bool) {
     let world = testing::world(2);
     let store = if encrypted {
         let secret = secret();
-        let new = NewKey { name: "first", secret: &secret, cost: Cost::TRIVIAL };
+        let new = NewKey { name: "first", secret: &secret, cost: Argon2Cost::TRIVIAL };
         let settings = testing::encrypted_settings();
         let store = Store::create_encrypted(backend, settings, world, &new).await.unwrap();
         let file = Secret::key_file(vec![7; 32]).unwrap();
-        let new = NewKey { name: "file", secret: &file, cost: Cost::TRIVIAL };
+        let new = NewKey { name: "file", secret: &file, cost: Argon2Cost::TRIVIAL };
         store.keys().add(&new).await.unwrap();
         store
     } else {
@@ -105,7 +105,7 @@ async fn write(backend: Arc<dyn ObjectStore>, encrypted: bool) {
     refs.create(RefKind::Image, "old:2", new).await.unwrap();
     refs.remove(RefKind::Image, "old:1", 1).await.unwrap();
     session.close(Ok(())).await.unwrap();
-    gc::collect(&store, &gc::Options::default(), &()).await.unwrap();
+    gc::collect(&store, &gc::GcOptions::default(), &()).await.unwrap();
     // Not closed: its pin stays.
     store.session("import of the next version").await.unwrap();
 }

@@ -306,7 +306,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) async fn collect(store: &Store) {
-        let now = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        let now = gc::GcOptions { grace: std::time::Duration::ZERO, ..gc::GcOptions::default() };
         gc::collect(store, &now, &()).await.unwrap();
     }
 

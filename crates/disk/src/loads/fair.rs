@@ -21,16 +21,16 @@ pub(super) struct Fair<K> {
     /// Virtual time: the beginning of what was served last.
     now: u64,
     /// Flows that wait for something.
-    order: BTreeSet<Turn>,
+    order: BTreeSet<FlowTurn>,
     flows: HashMap<FlowId, Flow<K>>,
 }
 
 /// Where a flow stands: the beginning of its first, whether it had its share until then, and itself.
-type Turn = (u64, bool, FlowId);
+type FlowTurn = (u64, bool, FlowId);
 
 #[derive(Debug)]
 struct Flow<K> {
-    turn: Turn,
+    turn: FlowTurn,
     /// The end of what was served last.
     finish: u64,
     waiting: BTreeMap<Ticket, (K, u64)>,

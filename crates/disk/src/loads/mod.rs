@@ -13,14 +13,14 @@ mod reach;
 
 pub(crate) use queue::Urgency;
 
-use crate::strain::{Bound, Kind, Slow, Waits};
+use crate::strain::{Slow, SlowBound, WaitKind, Waits};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use cache::Cache;
 use fair::FlowId;
 use lookaside::{ReadOrder, Sources};
 use parking_lot::Mutex;
-use queue::{Place, Queue};
+use queue::{LoadQueue, QueuePosition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -54,9 +54,9 @@ pub struct Loader {
     options: LoadOptions,
     /// Who else may have a chunk, if there is anybody.
     sources: Option<Arc<Sources>>,
-    queue: Mutex<Queue>,
+    queue: Mutex<LoadQueue>,
     /// How long what waits is called slow.
-    bound: Bound,
+    bound: SlowBound,
     /// Reads of the store.
     waits: Waits,
     /// What times are counted from.
@@ -78,13 +78,13 @@ impl Loader {
         options: LoadOptions,
         sources: Option<Arc<Sources>>,
     ) -> Arc<Self> {
-        let bound = Bound::default();
+        let bound = SlowBound::default();
         Arc::new(Self {
             store,
             cache,
             options,
             sources,
-            queue: Mutex::new(Queue::new(options.most)),
+            queue: Mutex::new(LoadQueue::new(options.most)),
             waits: Waits::new(bound.clone()),
             bound,
             began: Instant::now(),
@@ -103,7 +103,7 @@ impl Loader {
         self.waits.look()
     }
 
-    pub(crate) fn bound(&self) -> Bound {
+    pub(crate) fn bound(&self) -> SlowBound {
         self.bound.clone()
     }
 
@@ -123,9 +123,9 @@ impl Loader {
     }
 
     /// A line of one disk's own.
-    pub(crate) fn line(self: &Arc<Self>) -> Line {
+    pub(crate) fn line(self: &Arc<Self>) -> LoadLine {
         let flow = self.flows.fetch_add(1, Ordering::Relaxed);
-        Line { loader: Arc::clone(self), flow }
+        LoadLine { loader: Arc::clone(self), flow }
     }
 
     /// A line for chunks that are read for others, not for a disk of this machine.
@@ -150,18 +150,18 @@ impl Loader {
 
 /// What one disk asks of a [`Loader`]; it has turns with the others.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct LoadLine {
     loader: Arc<Loader>,
     flow: FlowId,
 }
 
-impl Drop for Line {
+impl Drop for LoadLine {
     fn drop(&mut self) {
         self.loader.queue.lock().forget(self.flow);
     }
 }
 
-impl Line {
+impl LoadLine {
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.loader.cache()
     }
@@ -173,20 +173,21 @@ impl Line {
     /// Loads of several chunks, in their order. Those that are not held get into the line together,
     /// so that what lies side by side comes in one request. All have to be driven at the same time: one
     /// that is not keeps others from their turns.
-    pub(crate) fn chunks(&self, list: &[ChunkRef], urgency: Urgency) -> Vec<Load<'_>> {
+    pub(crate) fn chunks(&self, list: &[ChunkRef], urgency: Urgency) -> Vec<ChunkLoad<'_>> {
         self.loads(list, urgency, false)
     }
 
     /// As [`chunks`](Self::chunks), of a boot list's chunks out of its boot copy. Whoever else waits for
     /// one of them before its turn came has it from there as well.
-    pub(crate) fn copies(&self, list: &[ChunkRef]) -> Vec<Load<'_>> {
+    pub(crate) fn copies(&self, list: &[ChunkRef]) -> Vec<ChunkLoad<'_>> {
         self.loads(list, Urgency::Boot, true)
     }
 
-    fn loads(&self, list: &[ChunkRef], urgency: Urgency, copies: bool) -> Vec<Load<'_>> {
-        let load = |at: &ChunkRef| Load { line: self, at: *at, urgency, copy: copies, want: None };
+    fn loads(&self, list: &[ChunkRef], urgency: Urgency, copies: bool) -> Vec<ChunkLoad<'_>> {
+        let load =
+            |at: &ChunkRef| ChunkLoad { line: self, at: *at, urgency, copy: copies, want: None };
         let mut loads: Vec<_> = list.iter().map(load).collect();
-        let is_missing = |load: &&mut Load<'_>| {
+        let is_missing = |load: &&mut ChunkLoad<'_>| {
             !self.cache().contains(load.at.id.as_bytes()) && !self.loader.goes_elsewhere(&load.at)
         };
         let mut missing = loads.iter_mut().filter(is_missing).peekable();
@@ -200,7 +201,7 @@ impl Line {
 
     /// Loads a chunk that is not held, to be read later.
     pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) {
-        Load { line: self, at, urgency, copy: false, want: None }.bring().await;
+        ChunkLoad { line: self, at, urgency, copy: false, want: None }.bring().await;
     }
 
     /// A place in the line, which goes on.
@@ -221,7 +222,7 @@ impl Line {
     ) -> Result<Bytes> {
         let want = want.unwrap_or_else(|| self.join(at, urgency));
         want.turn().await;
-        let waits = self.loader.waits.begin(Kind::Read);
+        let waits = self.loader.waits.begin(WaitKind::Read);
         // In a box, made when it is its turn: hundreds may wait, and what a read of the store
         // takes is some ten thousand bytes.
         let chunk = Box::pin(want.read(at, copy)).await;
@@ -231,7 +232,7 @@ impl Line {
     }
 
     /// A place in the line; somebody has to have the queue go on.
-    fn want(&self, queue: &mut Queue, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
+    fn want(&self, queue: &mut LoadQueue, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
         let place = queue.join(self.flow, at, urgency, self.loader.options.share);
         Want { loader: &self.loader, place }
     }
@@ -239,7 +240,7 @@ impl Line {
 
 /// Chunks that are read for others, in turn with the disks of this machine.
 #[derive(Debug)]
-pub struct ChunkLine(Line);
+pub struct ChunkLine(LoadLine);
 
 impl ChunkLine {
     /// The bytes of a chunk, out of the cache or from whoever gives it soonest. `urgent`: a guest elsewhere waits.
@@ -248,13 +249,13 @@ impl ChunkLine {
     /// Those of the store.
     pub async fn chunk(&self, at: &ChunkRef, urgent: bool) -> Result<Bytes> {
         let urgency = if urgent { Urgency::Demand } else { Urgency::Boot };
-        Load { line: &self.0, at: *at, urgency, copy: false, want: None }.chunk().await
+        ChunkLoad { line: &self.0, at: *at, urgency, copy: false, want: None }.chunk().await
     }
 }
 
 /// A chunk that is about to be loaded.
-pub(crate) struct Load<'a> {
-    line: &'a Line,
+pub(crate) struct ChunkLoad<'a> {
+    line: &'a LoadLine,
     at: ChunkRef,
     urgency: Urgency,
     /// It is a boot copy's, and has a place of its own elsewhere.
@@ -263,7 +264,7 @@ pub(crate) struct Load<'a> {
     want: Option<Want<'a>>,
 }
 
-impl Load<'_> {
+impl ChunkLoad<'_> {
     /// The bytes of the chunk, out of the cache or the store.
     ///
     /// # Errors
@@ -316,7 +317,7 @@ impl Load<'_> {
 /// A place in the line, until it is dropped.
 struct Want<'a> {
     loader: &'a Loader,
-    place: Place,
+    place: QueuePosition,
 }
 
 impl Want<'_> {
@@ -380,7 +381,7 @@ mod tests {
     use object_store::memory::InMemory;
     use store::{ChunkId, Encoding, PackId, testing};
 
-    async fn line() -> Line {
+    async fn line() -> LoadLine {
         let backend = Arc::new(InMemory::new());
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let config = cache::Config { capacity: 1 << 20, policy: cache::PolicyKind::Lru, seed: 1 };

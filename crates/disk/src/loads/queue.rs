@@ -40,12 +40,12 @@ pub(crate) enum Urgency {
 
 /// What is to be loaded. Two who do not share a load have keys of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct LoadKey {
     chunk: ChunkId,
     own: u64,
 }
 
-impl Key {
+impl LoadKey {
     fn position(&self, at: &ChunkRef) -> Position {
         (at.pack, u64::from(at.offset), self.own)
     }
@@ -59,31 +59,31 @@ fn range(at: &ChunkRef) -> (u64, u64) {
 
 /// A place in the line.
 #[derive(Debug)]
-pub(super) struct Place {
-    key: Key,
+pub(super) struct QueuePosition {
+    key: LoadKey,
     ticket: Ticket,
     /// Closed when it is the chunk's turn.
     pub(super) gate: Arc<Semaphore>,
 }
 
-type Run = u64;
+type RequestNumber = u64;
 
 /// Where a chunk is: its pack, and its first byte there. Two that do not share differ in the last.
 type Position = (PackId, u64, u64);
 
 #[derive(Debug)]
-struct Wanted {
+struct RequestedChunk {
     at: ChunkRef,
     tickets: Vec<(Ticket, FlowId, Urgency)>,
     gate: Arc<Semaphore>,
-    turn: Turn,
+    turn: LoadPhase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum LoadPhase {
     Waiting,
     /// It is being loaded, in this request.
-    Come(Run),
+    Come(RequestNumber),
     /// It was loaded.
     Over,
 }
@@ -98,11 +98,11 @@ pub(super) struct Together {
 
 /// One request to the store, of one chunk or of some that lie near each other.
 #[derive(Debug)]
-struct Request {
+struct LoadRequest {
     together: Option<Arc<Together>>,
     left: usize,
     began: Duration,
-    /// The same on the clock of [`Queue::served`].
+    /// The same on the clock of [`LoadQueue::served`].
     turn: Duration,
     bytes: u64,
     /// None of its chunks was loaded yet.
@@ -114,14 +114,14 @@ struct Request {
 
 /// Who waits for which chunk, and what is under way.
 #[derive(Debug)]
-pub(super) struct Queue {
-    lines: [Fair<Key>; 3],
-    wanted: HashMap<Key, Wanted>,
+pub(super) struct LoadQueue {
+    lines: [Fair<LoadKey>; 3],
+    wanted: HashMap<LoadKey, RequestedChunk>,
     /// Chunks that wait, by where they are.
-    positions: BTreeMap<Position, Key>,
-    requests: HashMap<Run, Request>,
+    positions: BTreeMap<Position, LoadKey>,
+    requests: HashMap<RequestNumber, LoadRequest>,
     /// Requests that count as under way, the oldest first; those of no guest among them.
-    under_way: BTreeSet<Run>,
+    under_way: BTreeSet<RequestNumber>,
     unasked: usize,
     depth: Option<LoadDepth>,
     reach: Reach,
@@ -133,12 +133,12 @@ pub(super) struct Queue {
     next: u64,
 }
 
-impl Queue {
+impl LoadQueue {
     /// Whether a guest waits for a chunk that was not loaded yet.
     pub(super) fn has_demand(&self) -> bool {
         let demand = |(.., urgency): &(Ticket, FlowId, Urgency)| *urgency == Urgency::Demand;
         let mut wanted = self.wanted.values();
-        wanted.any(|wanted| wanted.turn != Turn::Over && wanted.tickets.iter().any(demand))
+        wanted.any(|wanted| wanted.turn != LoadPhase::Over && wanted.tickets.iter().any(demand))
     }
 
     /// At most `most` requests are under way; 0 is any number, and then nothing ever waits.
@@ -172,28 +172,29 @@ impl Queue {
         at: &ChunkRef,
         urgency: Urgency,
         share: bool,
-    ) -> Place {
+    ) -> QueuePosition {
         let ticket = self.number();
-        let key = Key { chunk: at.id, own: if share { 0 } else { ticket } };
-        let wanted = self.wanted.entry(key).or_insert_with(|| Wanted {
+        let key = LoadKey { chunk: at.id, own: if share { 0 } else { ticket } };
+        let wanted = self.wanted.entry(key).or_insert_with(|| RequestedChunk {
             at: *at,
             tickets: Vec::new(),
             gate: Arc::new(Semaphore::new(0)),
-            turn: Turn::Over,
+            turn: LoadPhase::Over,
         });
-        if wanted.turn == Turn::Over {
-            wanted.turn = Turn::Waiting;
+        if wanted.turn == LoadPhase::Over {
+            wanted.turn = LoadPhase::Waiting;
             wanted.gate = Arc::new(Semaphore::new(0));
             wanted.at = *at;
             self.positions.insert(key.position(at), key);
-        } else if wanted.turn == Turn::Waiting && urgency == Urgency::Boot && wanted.at != *at {
+        } else if wanted.turn == LoadPhase::Waiting && urgency == Urgency::Boot && wanted.at != *at
+        {
             self.positions.remove(&key.position(&wanted.at));
             wanted.at = *at;
             self.positions.insert(key.position(at), key);
         }
         wanted.tickets.push((ticket, flow, urgency));
-        let place = Place { key, ticket, gate: Arc::clone(&wanted.gate) };
-        if wanted.turn == Turn::Waiting {
+        let place = QueuePosition { key, ticket, gate: Arc::clone(&wanted.gate) };
+        if wanted.turn == LoadPhase::Waiting {
             let cost = TRIP + u64::from(wanted.at.stored);
             self.lines[urgency as usize].push(flow, ticket, key, cost);
         }
@@ -201,27 +202,27 @@ impl Queue {
     }
 
     /// Where a chunk whose turn has come is read.
-    pub(super) fn place(&self, place: &Place) -> Option<ChunkRef> {
+    pub(super) fn place(&self, place: &QueuePosition) -> Option<ChunkRef> {
         let wanted = self.wanted.get(&place.key)?;
-        matches!(wanted.turn, Turn::Come(_)).then_some(wanted.at)
+        matches!(wanted.turn, LoadPhase::Come(_)).then_some(wanted.at)
     }
 
     /// What a chunk whose turn has come is loaded together with, if it is with any.
-    pub(super) fn together(&self, place: &Place) -> Option<Arc<Together>> {
+    pub(super) fn together(&self, place: &QueuePosition) -> Option<Arc<Together>> {
         let wanted = self.wanted.get(&place.key)?;
-        let Turn::Come(run) = wanted.turn else { return None };
+        let LoadPhase::Come(run) = wanted.turn else { return None };
         self.requests.get(&run)?.together.clone()
     }
 
     /// Whoever had this place wants the chunk no more, or has it.
-    pub(super) fn leave(&mut self, place: &Place, now: Duration) {
+    pub(super) fn leave(&mut self, place: &QueuePosition, now: Duration) {
         let Some(wanted) = self.wanted.get_mut(&place.key) else { return };
         let Some(at) = wanted.tickets.iter().position(|(ticket, ..)| *ticket == place.ticket)
         else {
             return;
         };
         let (ticket, flow, urgency) = wanted.tickets.swap_remove(at);
-        if wanted.turn == Turn::Waiting {
+        if wanted.turn == LoadPhase::Waiting {
             self.lines[urgency as usize].remove(flow, ticket);
         }
         if wanted.tickets.is_empty() {
@@ -234,9 +235,9 @@ impl Queue {
     }
 
     /// The chunk was loaded, or failed to be: then it was not `answered`.
-    pub(super) fn landed(&mut self, place: &Place, answered: bool, now: Duration) {
+    pub(super) fn landed(&mut self, place: &QueuePosition, answered: bool, now: Duration) {
         // Who loads it once more after that, on the same turn, ends nobody else's turn.
-        let same = |wanted: &Wanted| Arc::ptr_eq(&wanted.gate, &place.gate);
+        let same = |wanted: &RequestedChunk| Arc::ptr_eq(&wanted.gate, &place.gate);
         if self.wanted.get(&place.key).is_some_and(same) {
             self.over(place.key, answered, now);
             self.go_on(now);
@@ -248,10 +249,10 @@ impl Queue {
         self.lines.iter_mut().for_each(|line| line.forget(flow));
     }
 
-    fn over(&mut self, key: Key, answered: bool, now: Duration) {
+    fn over(&mut self, key: LoadKey, answered: bool, now: Duration) {
         let Some(wanted) = self.wanted.get_mut(&key) else { return };
-        let Turn::Come(run) = wanted.turn else { return };
-        wanted.turn = Turn::Over;
+        let LoadPhase::Come(run) = wanted.turn else { return };
+        wanted.turn = LoadPhase::Over;
         self.reckon(now);
         let Some(request) = self.requests.get_mut(&run) else { return };
         // With the first of its chunks all of its bytes are there.
@@ -286,7 +287,7 @@ impl Queue {
         self.reckoned = self.reckoned.max(now);
     }
 
-    fn stop_counting(&mut self, run: Run, urgency: Urgency) -> bool {
+    fn stop_counting(&mut self, run: RequestNumber, urgency: Urgency) -> bool {
         let counted = self.under_way.remove(&run);
         if counted && urgency != Urgency::Demand {
             self.unasked -= 1;
@@ -332,7 +333,7 @@ impl Queue {
         }
     }
 
-    fn begin(&mut self, first: Key, urgency: Urgency, now: Duration) {
+    fn begin(&mut self, first: LoadKey, urgency: Urgency, now: Duration) {
         let run = self.number();
         let Some(at) = self.wanted.get(&first).map(|wanted| wanted.at) else { return };
         let (mut start, mut end) = range(&at);
@@ -366,7 +367,7 @@ impl Queue {
         }
         let (left, bytes) = (chunks.len(), end - start);
         let together = Together { chunks, stretch: OnceLock::new() };
-        let request = Request {
+        let request = LoadRequest {
             together: (left > 1).then(|| Arc::new(together)),
             left,
             began: now,
@@ -384,19 +385,19 @@ impl Queue {
     }
 
     /// Where a chunk is, and how long a request may be to have it come with it.
-    fn measure(&self, key: Key) -> Option<(ChunkRef, u64)> {
+    fn measure(&self, key: LoadKey) -> Option<(ChunkRef, u64)> {
         let wanted = self.wanted.get(&key)?;
         let waited_for = wanted.tickets.iter().any(|(.., why)| *why == Urgency::Demand);
         Some((wanted.at, if waited_for { LONGEST } else { self.reach.get() }))
     }
 
-    fn give_turn(&mut self, key: Key, run: Run) {
+    fn give_turn(&mut self, key: LoadKey, run: RequestNumber) {
         let Some(wanted) = self.wanted.get_mut(&key) else { return };
         for (ticket, flow, urgency) in &wanted.tickets {
             self.lines[*urgency as usize].remove(*flow, *ticket);
         }
         self.positions.remove(&key.position(&wanted.at));
-        wanted.turn = Turn::Come(run);
+        wanted.turn = LoadPhase::Come(run);
         wanted.gate.close();
     }
 }

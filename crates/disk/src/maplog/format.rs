@@ -42,11 +42,11 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// The first sector.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(super) struct MapLogHeader {
     pub(super) identity: Identity,
 }
 
-impl Header {
+impl MapLogHeader {
     pub(super) fn encode(&self) -> [u8; 512] {
         let mut out = [0; 512];
         out[..8].copy_from_slice(MAGIC);
@@ -89,13 +89,13 @@ impl Header {
 
 /// A record's place: its number, where it ends, and its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct CheckpointSlot {
     pub(super) sequence: u64,
     pub(super) end: u64,
     pub(super) chain: u32,
 }
 
-impl Slot {
+impl CheckpointSlot {
     pub(super) const LEN: usize = 24;
 
     pub(super) fn encode(&self) -> [u8; Self::LEN] {
@@ -120,7 +120,7 @@ impl Slot {
 
 /// A record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct RecordHeader {
     pub(super) payload: u32,
     pub(super) sequence: u64,
     /// The last record that was on stable storage when this one was written.
@@ -128,7 +128,7 @@ pub(super) struct Record {
     pub(super) chain: u32,
 }
 
-impl Record {
+impl RecordHeader {
     /// Reads a header that checks by itself; the chain is for the caller to check.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         if &bytes[..4] != RECORD_MAGIC || u32_at(bytes, 24) != crc32c::crc32c(&bytes[..24]) {
@@ -150,7 +150,7 @@ impl Record {
 }
 
 /// Builds the records of one batch: what one sync makes durable.
-pub(super) struct Batch {
+pub(super) struct RecordBatch {
     bytes: Vec<u8>,
     sequence: u64,
     acknowledged: u64,
@@ -158,10 +158,10 @@ pub(super) struct Batch {
     /// Where the open record starts.
     record: Option<usize>,
     /// The open entry: where it starts, its first group, its words.
-    entry: Option<Entry>,
+    entry: Option<MapLogEntry>,
 }
 
-struct Entry {
+struct MapLogEntry {
     at: usize,
     first: u64,
     count: u32,
@@ -169,7 +169,7 @@ struct Entry {
     kind: u32,
 }
 
-impl Batch {
+impl RecordBatch {
     /// A batch behind the record `sequence` with the checksum `chain`.
     pub(super) fn new(sequence: u64, acknowledged: u64, chain: u32) -> Self {
         Self { bytes: Vec::new(), sequence, acknowledged, chain, record: None, entry: None }
@@ -224,7 +224,7 @@ impl Batch {
         let at = self.bytes.len();
         self.bytes.resize(at + ENTRY_HEADER, 0);
         self.bytes.extend_from_slice(&word.to_le_bytes());
-        self.entry = Some(Entry { at, first: group, count: 1, word, kind: REPEATED });
+        self.entry = Some(MapLogEntry { at, first: group, count: 1, word, kind: REPEATED });
     }
 
     fn close_entry(&mut self) {
@@ -248,7 +248,7 @@ impl Batch {
         head[16..24].copy_from_slice(&self.acknowledged.to_le_bytes());
         let checksum = crc32c::crc32c(&head[..24]);
         head[24..28].copy_from_slice(&checksum.to_le_bytes());
-        self.chain = Record::chain_of(self.chain, head, payload);
+        self.chain = RecordHeader::chain_of(self.chain, head, payload);
         head[28..].copy_from_slice(&self.chain.to_le_bytes());
     }
 

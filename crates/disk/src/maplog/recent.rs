@@ -12,7 +12,7 @@
 //! ([`PageCacheId`]), and only beside a log that has the record that they were last told of.
 
 use super::Identity;
-use super::format::{Slot, u32_at, u64_at};
+use super::format::{CheckpointSlot, u32_at, u64_at};
 use crate::blockmap::is_valid;
 use block::fs::{FsPath, Open};
 use block::mapped::{CELL, MappedFile};
@@ -56,7 +56,7 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    pub(super) fn at(file: u64, slot: &Slot) -> Self {
+    pub(super) fn at(file: u64, slot: &CheckpointSlot) -> Self {
         Self { file, sequence: slot.sequence, chain: slot.chain }
     }
 
@@ -238,8 +238,8 @@ impl Notes {
                     let place = window.offset() + (i * ENTRY) as u64;
                     let group = (place - ENTRIES) / ENTRY as u64;
                     match decode(entry, group, notes.seed) {
-                        Entry::None => {}
-                        Entry::Word(word) if group < limit => restore(group, word),
+                        RecentEntry::None => {}
+                        RecentEntry::Word(word) if group < limit => restore(group, word),
                         _ => return Err(self.damaged(place)),
                     }
                 }
@@ -383,7 +383,7 @@ fn number(file: &RandomFile) -> Result<u64> {
     Ok(metadata.map_err(|e| Error::io(file.path().display(), e))?.identity.1)
 }
 
-enum Entry {
+enum RecentEntry {
     None,
     Word(u64),
     Damaged,
@@ -398,15 +398,15 @@ fn encode(word: u64, group: u64, seed: u32) -> [u8; ENTRY] {
     out
 }
 
-fn decode(entry: &[u8; ENTRY], group: u64, seed: u32) -> Entry {
+fn decode(entry: &[u8; ENTRY], group: u64, seed: u32) -> RecentEntry {
     if *entry == [0; ENTRY] {
-        return Entry::None;
+        return RecentEntry::None;
     }
     let word = u64_at(entry, 0);
     let checks = entry[8..12] == [1, 0, 0, 0]
         && u32_at(entry, 12) == checksum(&entry[..12], group, seed)
         && is_valid(word);
-    if checks { Entry::Word(word) } else { Entry::Damaged }
+    if checks { RecentEntry::Word(word) } else { RecentEntry::Damaged }
 }
 
 fn checksum(bytes: &[u8], group: u64, seed: u32) -> u32 {

@@ -212,7 +212,7 @@ fn a_batch_larger_than_a_record_is_read_back() {
 fn noted(path: &FsPath) -> Result<Map> {
     let mut map = Map::new();
     MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word, known| {
-        if known == Known::Recent {
+        if known == WordOrigin::Recent {
             map.insert(group, word);
         }
     })?;
@@ -376,7 +376,7 @@ fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
     let good = std::fs::read(&notes).unwrap();
     let mut seen = 0;
     MapLog::open(&path, IDENTITY, LIMIT, true, &mut |_, _, known| {
-        seen += u32::from(known == Known::Recent);
+        seen += u32::from(known == WordOrigin::Recent);
     })
     .unwrap();
     assert!(seen == 0 && !notes.exists());

@@ -1,6 +1,6 @@
 mod zero;
 
-use super::zero::Wanted;
+use super::zero::RequestWaiter;
 use super::*;
 use async_trait::async_trait;
 use block::conformance::{self, Sequence};
@@ -217,7 +217,7 @@ async fn a_log_that_grows_is_checkpointed() {
     let scratch = Scratch::new(blank(size), size).await;
     let mut largest = 0;
     let request = Arc::new(());
-    let wanted = Wanted::by(&request);
+    let wanted = RequestWaiter::by(&request);
     for round in 0..8u64 {
         for i in 0..12_000u64 {
             // Every group far from its neighbours: the costliest log. Changing states alternate.
@@ -627,7 +627,7 @@ async fn long_notes_are_given_up_when_a_flush_has_all_of_them() {
     let scratch = Scratch::new(blank(1 << 40), 1 << 40).await;
     let notes = scratch.directory.path().join("0001.recent");
     let request = Arc::new(());
-    let wanted = Wanted::by(&request);
+    let wanted = RequestWaiter::by(&request);
     for (round, groups) in [10_000, 80_000].into_iter().enumerate() {
         for i in 0..groups {
             let at = (i << 1 | round as u64) * 131_072;

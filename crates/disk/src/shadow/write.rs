@@ -1,7 +1,7 @@
 //! Writing: whole blocks at once, parts of blocks together with the rest of their block.
 
 use super::Inner;
-use crate::blockmap::State;
+use crate::blockmap::BlockState;
 use crate::stack::blocks_of;
 use block::{Attempt, BLOCK, Filling, Result, Span};
 
@@ -51,7 +51,7 @@ impl Inner {
         let top = stack.top();
         self.admit(&stack, blocks_of(span))?;
         top.write(span.offset(), data)?;
-        self.set(top, blocks_of(span), State::Private)
+        self.set(top, blocks_of(span), BlockState::Private)
     }
 
     /// Writes a part of one block; `Ok(false)` when `edge` does not hold what is needed for that.
@@ -61,7 +61,7 @@ impl Inner {
         {
             let _shared = region.read();
             let stack = self.stack.load();
-            if stack.top().map.get(block) == State::Private {
+            if stack.top().map.get(block) == BlockState::Private {
                 stack.top().write(span.offset(), data)?;
                 return Ok(true);
             }
@@ -70,13 +70,13 @@ impl Inner {
         let stack = self.stack.load();
         let top = stack.top();
         let mut bytes = match top.map.get(block) {
-            State::Private => {
+            BlockState::Private => {
                 top.write(span.offset(), data)?;
                 return Ok(true);
             }
-            State::Zero => [0; BLOCK as usize],
-            State::Below if edge.generation == Some(stack.generation) => edge.bytes,
-            State::Below => return Ok(false),
+            BlockState::Zero => [0; BLOCK as usize],
+            BlockState::Below if edge.generation == Some(stack.generation) => edge.bytes,
+            BlockState::Below => return Ok(false),
         };
         self.admit(&stack, block..block + 1)?;
         let start = block * BLOCK;
@@ -84,7 +84,7 @@ impl Inner {
         let at = (span.offset() - start) as usize;
         bytes[at..at + data.len()].copy_from_slice(data);
         top.write(start, &bytes[..len])?;
-        self.set(top, block..block + 1, State::Private)?;
+        self.set(top, block..block + 1, BlockState::Private)?;
         Ok(true)
     }
 
@@ -97,7 +97,7 @@ impl Inner {
     fn try_edge(&self, part: Span, edge: &mut Edge) -> Result<Attempt> {
         let stack = self.stack.load();
         edge.generation = None;
-        if stack.top().map.get(part.offset() / BLOCK) != State::Below {
+        if stack.top().map.get(part.offset() / BLOCK) != BlockState::Below {
             return Ok(Attempt::Done);
         }
         let span = self.block_around(part);

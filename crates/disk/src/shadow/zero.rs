@@ -1,7 +1,7 @@
 //! Making blocks zero, and giving their room back or reserving it.
 
 use super::{Inner, REGION, Shadow};
-use crate::blockmap::{BlockMap, State};
+use crate::blockmap::{BlockMap, BlockState};
 use crate::stack::blocks_of;
 use block::{BLOCK, Error, ErrorKind, Extent, Result, Span, offload};
 use std::ops::Range;
@@ -14,9 +14,9 @@ const MOST_RUNS: usize = 1 << 16;
 
 /// Whether anybody still waits for a request. What is left of one whose client is gone must not go
 /// on beside those of the next one: a write that is answered to that one would be lost.
-pub(super) struct Wanted(Weak<()>);
+pub(super) struct RequestWaiter(Weak<()>);
 
-impl Wanted {
+impl RequestWaiter {
     /// As long as `request` lives.
     pub(super) fn by(request: &Arc<()>) -> Self {
         Self(Arc::downgrade(request))
@@ -32,7 +32,7 @@ impl Wanted {
 
 impl Inner {
     /// Puts blocks, all inside one region, into the states that `next` has for theirs.
-    fn turn(&self, span: Span, next: impl Fn(State) -> Result<State>) -> Result<()> {
+    fn turn(&self, span: Span, next: impl Fn(BlockState) -> Result<BlockState>) -> Result<()> {
         let _alone = self.region(span.offset()).write();
         let stack = self.stack.load();
         let top = stack.top();
@@ -51,19 +51,19 @@ impl Inner {
 
     /// Makes blocks zero. Where all is zero below, which is `quiet`, those that say nothing are left
     /// alone.
-    pub(super) fn mark_zero(&self, span: Span, quiet: bool, wanted: &Wanted) -> Result<()> {
+    pub(super) fn mark_zero(&self, span: Span, quiet: bool, wanted: &RequestWaiter) -> Result<()> {
         span.pieces(REGION).try_for_each(|piece| {
             self.turn(piece, |state| {
                 // With the region taken alone: who writes from now on writes behind this.
                 wanted.check()?;
-                Ok(if quiet && state == State::Below { state } else { State::Zero })
+                Ok(if quiet && state == BlockState::Below { state } else { BlockState::Zero })
             })
         })
     }
 
     /// Makes whole blocks zero and gives their room back, as long as somebody wants it. Below `quiet`
     /// all is zero. Waits for the disk.
-    fn clear(&self, span: Span, quiet: &[Span], wanted: &Wanted) -> Result<()> {
+    fn clear(&self, span: Span, quiet: &[Span], wanted: &RequestWaiter) -> Result<()> {
         let mut from = span.offset();
         for run in quiet {
             self.mark_zero(Span::between(from, run.offset()), false, wanted)?;
@@ -78,7 +78,7 @@ impl Inner {
     /// no room, that costs next to nothing. Not only what was private has some: a discard may have
     /// been given up or have failed before this, and a reservation before it counted. A write that
     /// comes while the file is punched waits for that in the file system.
-    fn give_back(&self, span: Span, wanted: &Wanted) -> Result<()> {
+    fn give_back(&self, span: Span, wanted: &RequestWaiter) -> Result<()> {
         let stack = self.stack.load_full();
         let top = stack.top();
         if top.data.len()? <= span.offset() {
@@ -96,7 +96,7 @@ impl Inner {
 
     /// Makes whole blocks, all inside one region, zeroes that have room: they are private, and count
     /// as such. Waits for the disk, without the region's lock.
-    fn reserve(&self, span: Span, wanted: &Wanted) -> Result<()> {
+    fn reserve(&self, span: Span, wanted: &RequestWaiter) -> Result<()> {
         // Two could each take what is left up to the limit.
         let _alone = self.limit.reserving();
         let stack = self.stack.load_full();
@@ -105,7 +105,7 @@ impl Inner {
         // A write of a part of a block must not fetch from below what is being zeroed.
         self.turn(span, |state| {
             wanted.check()?;
-            Ok(if state == State::Below { State::Zero } else { state })
+            Ok(if state == BlockState::Below { BlockState::Zero } else { state })
         })?;
         self.reach(span, wanted)?;
         wanted.check()?;
@@ -113,7 +113,9 @@ impl Inner {
         top.touch();
         // Also when it is not wanted any more: the room is taken. What was written meanwhile is
         // private, and what is zero is so in the file, too, or about to be punched.
-        self.turn(span, |state| Ok(if state == State::Zero { State::Private } else { state }))
+        self.turn(span, |state| {
+            Ok(if state == BlockState::Zero { BlockState::Private } else { state })
+        })
     }
 
     /// Gives back what a request took that found no room for all of it: these runs of blocks were not
@@ -124,7 +126,7 @@ impl Inner {
             let span = Span::between(run.start * BLOCK, (run.end * BLOCK).min(size));
             span.pieces(REGION).try_for_each(|piece| {
                 self.turn(piece, |state| {
-                    Ok(if state == State::Private { State::Zero } else { state })
+                    Ok(if state == BlockState::Private { BlockState::Zero } else { state })
                 })
             })?;
             let stack = self.stack.load_full();
@@ -139,7 +141,7 @@ impl Inner {
 
     /// Makes the data file reach to the end of `span`, inside one region, as it does for private
     /// blocks. A reservation alone does not, and behind the end no room is given back.
-    fn reach(&self, span: Span, wanted: &Wanted) -> Result<()> {
+    fn reach(&self, span: Span, wanted: &RequestWaiter) -> Result<()> {
         let _alone = self.region(span.offset()).write();
         wanted.check()?;
         let stack = self.stack.load();
@@ -153,7 +155,7 @@ impl Inner {
     /// Tries, unless somebody did, whether the file system can reserve zeroed room, with the first block of
     /// `span` where there is room for all of it. The block keeps its state: when it cannot, nothing may
     /// have changed.
-    fn try_reserving(&self, span: Span, wanted: &Wanted) -> Result<bool> {
+    fn try_reserving(&self, span: Span, wanted: &RequestWaiter) -> Result<bool> {
         // One who tries takes the room of a block, which does not count yet.
         let _alone = self.limit.reserving();
         if let Some(known) = self.reserves.get() {
@@ -200,7 +202,7 @@ impl Shadow {
             return Ok(*known);
         }
         let request = Arc::new(());
-        let wanted = Wanted::by(&request);
+        let wanted = RequestWaiter::by(&request);
         self.zeroing(move |inner| inner.try_reserving(span, &wanted)).await
     }
 
@@ -238,7 +240,7 @@ impl Shadow {
     async fn reserve_blocks(&self, span: Span) -> Result<()> {
         let request = Arc::new(());
         for window in span.pieces(WINDOW) {
-            let wanted = Wanted::by(&request);
+            let wanted = RequestWaiter::by(&request);
             self.zeroing(move |inner| {
                 // From the end, so that the file is made longer once.
                 let pieces: Vec<Span> = window.pieces(REGION).collect();
@@ -262,7 +264,7 @@ impl Shadow {
                 drop(stack);
                 let (now, behind) = at.split_at(whole_blocks_of(&below, at));
                 at = behind;
-                let wanted = Wanted::by(&request);
+                let wanted = RequestWaiter::by(&request);
                 self.zeroing(move |inner| {
                     // A layer may have been sealed since.
                     let known = inner.stack.load().generation == generation;
@@ -283,7 +285,7 @@ pub(super) fn fresh_runs(map: &BlockMap, blocks: Range<u64>) -> Vec<Range<u64>> 
     while at < blocks.end && runs.len() < MOST_RUNS {
         let (state, end) = map.run(at..blocks.end);
         match runs.last_mut() {
-            _ if state == State::Private => {}
+            _ if state == BlockState::Private => {}
             Some(last) if last.end == at => last.end = end,
             _ => runs.push(at..end),
         }

@@ -1,7 +1,7 @@
 //! Writes that are done on the spot: they go into the system's memory, and wait all the same when that
 //! is full of what a slow file system has not taken yet. Measured without a lock.
 
-use super::{Bound, Kind, Over, Slow};
+use super::{Over, Slow, SlowBound, WaitKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// How long such writes took since the last look.
 #[derive(Debug)]
 pub(super) struct Quick {
-    bound: Bound,
+    bound: SlowBound,
     /// Times are in nanoseconds from here on.
     base: Instant,
     /// When one that is under way began; 0 for none that is seen. One that begins beside it is seen only
@@ -30,7 +30,7 @@ pub(crate) struct Write<'a> {
 }
 
 impl Quick {
-    pub(super) fn new(bound: Bound) -> Self {
+    pub(super) fn new(bound: SlowBound) -> Self {
         let none = || AtomicU64::new(0);
         let base = Instant::now();
         Self { bound, base, began: none(), all: none(), slow: none(), longest: none() }
@@ -61,7 +61,7 @@ impl Quick {
             0 => None,
             began => {
                 let took = Duration::from_nanos(self.now().saturating_sub(began));
-                Some(Slow { what: Kind::Write.name(), took, under_way: true })
+                Some(Slow { what: WaitKind::Write.name(), took, under_way: true })
             }
         };
         (over, under_way.filter(|slow| self.bound.is_exceeded_by(slow.took)))

@@ -37,7 +37,7 @@ impl Life {
                 _ => self.open(&mut home, &name).await?,
             }
         }
-        let report = verify::store(home.store(), &verify::Options::default(), &()).await;
+        let report = verify::store(home.store(), &verify::VerifyOptions::default(), &()).await;
         match report {
             Ok(report) if report.is_clean() => {}
             Ok(report) => return Err(format!("verify: {:?}", report.faults)),

@@ -2,7 +2,7 @@
 
 use crate::model::{Content, Disk as Known, Model, There};
 use block::conformance::Sequence;
-use block::fs::simulated::{Faults, Machine, Nature, SimulatedFs};
+use block::fs::simulated::{FaultRates, Machine, Nature, SimulatedFs};
 use block::{Error, FsPath, Result};
 use cache::{Cache, Config, PolicyKind};
 use disk::{Attachment, Disk, Disks};
@@ -176,15 +176,15 @@ impl Life {
             _ => 0,
         };
         let faults = match first {
-            true => Faults::default(),
-            false => Faults {
+            true => FaultRates::default(),
+            false => FaultRates {
                 no_space: odds(&mut self.dice, 20),
                 sync_file: odds(&mut self.dice, 15),
                 sync_directory: odds(&mut self.dice, 15),
             },
         };
         self.machine.set_faults(faults);
-        self.faulty = faults != Faults::default();
+        self.faulty = faults != FaultRates::default();
         if !first && self.below(2) == 0 {
             let calls = self.below(800);
             self.machine.kill_after(calls);
@@ -193,7 +193,7 @@ impl Life {
         self.tell(|| format!("a process starts, {faults:?}"));
         let lived = self.live(&fs).await;
         self.machine.kill();
-        self.machine.set_faults(Faults::default());
+        self.machine.set_faults(FaultRates::default());
         self.machine.set_room(u64::MAX);
         self.short = false;
         lived

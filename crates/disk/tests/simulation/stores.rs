@@ -67,7 +67,7 @@ impl Life {
     pub(crate) async fn collect(&mut self, home: &Home) -> Result<(), Wrong> {
         let grace = Duration::from_secs(self.below(2) * HOUR);
         self.tell(|| format!("collect, grace {grace:?}"));
-        let options = gc::Options { grace, rewrite_below: 0.7, ..gc::Options::default() };
+        let options = gc::GcOptions { grace, rewrite_below: 0.7, ..gc::GcOptions::default() };
         match gc::collect(home.store(), &options, &()).await {
             Ok(_) => Ok(()),
             Err(e) => self.may_fail("gc", &e),

@@ -142,7 +142,7 @@ impl Lab {
         let made: Arc<dyn ObjectStore> = Arc::clone(&slow) as _;
         let store = if settings.is_encrypted() {
             let secret = secret();
-            let key = NewKey { name: "lab", secret: &secret, cost: store::Cost::TRIVIAL };
+            let key = NewKey { name: "lab", secret: &secret, cost: store::Argon2Cost::TRIVIAL };
             Store::create_encrypted(made, settings, world, &key).await.unwrap()
         } else {
             Store::create(made, settings, world).await.unwrap()

@@ -21,7 +21,7 @@ pub(super) fn put_pack(
     let start = pack_file::head_of(settings, &pack.id, pack.bytes.len() as u32);
     let number = put_file(directory, head::number_of(&pack.id.0), "pck", &start, &pack.bytes)?;
     let len = (HEAD + pack.bytes.len()) as u64;
-    let index = store::pack::Index::decode(
+    let index = store::pack::PackIndex::decode(
         settings,
         pack.id,
         "pack",

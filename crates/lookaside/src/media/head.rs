@@ -11,7 +11,7 @@
 //! | 52 | 4 | of a map, the number of its kind; of a pack, 0 |
 //! | 56 | 8 | key check: which store's it is |
 
-use crate::wire::Reader;
+use crate::wire::WireReader;
 use block::{Error, Result};
 use std::path::{Path, PathBuf};
 use store::Settings;
@@ -52,7 +52,7 @@ impl FileHead {
         head: &[u8],
         size: u64,
     ) -> Result<Self> {
-        let mut reader = Reader::new(name, head);
+        let mut reader = WireReader::new(name, head);
         if reader.take(8)? != magic {
             return Err(reader.damaged("it does not begin with its magic"));
         }

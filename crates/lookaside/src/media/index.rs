@@ -14,7 +14,7 @@
 use super::head::HEAD;
 use super::pack_file::{ChunkRow, PackFile};
 use super::{PacksByNumber, read_bounded};
-use crate::wire::Reader;
+use crate::wire::WireReader;
 use block::Result;
 use std::path::{Path, PathBuf};
 use store::chunker::{MAX_PAGES, PAGE};
@@ -70,7 +70,7 @@ pub(super) fn encode(settings: &Settings, packs: &[PackFile]) -> Result<Vec<u8>>
 
 pub(crate) fn decode(settings: &Settings, bytes: &[u8]) -> Result<Vec<PackFile>> {
     let body = outside::decode(settings, MAGIC, NAME, bytes)?;
-    let mut reader = Reader::new(NAME, &body);
+    let mut reader = WireReader::new(NAME, &body);
     let count = reader.count(FILE)?;
     let mut packs = Vec::with_capacity(count);
     for _ in 0..count {
@@ -90,7 +90,7 @@ pub(crate) fn decode(settings: &Settings, bytes: &[u8]) -> Result<Vec<PackFile>>
     Ok(packs)
 }
 
-fn take_row(reader: &mut Reader<'_>, pack: u64) -> Result<ChunkRow> {
+fn take_row(reader: &mut WireReader<'_>, pack: u64) -> Result<ChunkRow> {
     let id = ChunkId(reader.id()?);
     let (offset, stored) = (reader.u32()?, reader.u32()?);
     let (blocks, encoding, reserved) = (u32::from(reader.u16()?), reader.u8()?, reader.u8()?);

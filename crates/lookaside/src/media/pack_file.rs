@@ -6,7 +6,7 @@ use crate::regular::open_regular;
 use block::{Error, Result};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use store::pack::{self, Index};
+use store::pack::{self, PackIndex};
 use store::{ChunkId, ChunkRef, Encoding, PackId, Settings};
 
 const MAGIC: [u8; 8] = *b"SOJMPCK\n";
@@ -96,11 +96,11 @@ pub(super) fn read_index(
     if needed > tail.len() as u64 {
         tail = end(needed)?;
     }
-    let index = Index::decode(settings, id, &name, &tail, len)?;
+    let index = PackIndex::decode(settings, id, &name, &tail, len)?;
     Ok(PackFile { number, id, len: size, rows: rows(&index), indexed: false })
 }
 
-pub(super) fn rows(index: &Index) -> Vec<ChunkRow> {
+pub(super) fn rows(index: &PackIndex) -> Vec<ChunkRow> {
     let row = |at: ChunkRef| ChunkRow {
         id: at.id,
         offset: at.offset,

@@ -12,7 +12,7 @@
 //! | m times 8 | the first bytes of each map's id |
 
 use super::read_bounded;
-use crate::wire::Reader;
+use crate::wire::WireReader;
 use block::Result;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -119,7 +119,7 @@ pub(super) fn encode(settings: &Settings, stored: &StoredRecord) -> Result<Vec<u
 pub(crate) fn decode(settings: &Settings, number: u32, bytes: &[u8]) -> Result<StoredRecord> {
     let name = name(number);
     let (version, body) = outside::decode_versions(settings, (MAGIC, VERSION), &name, bytes)?;
-    let mut reader = Reader::new(&name, &body);
+    let mut reader = WireReader::new(&name, &body);
     let len = reader.u32()? as usize;
     if len > MAX_JSON {
         return Err(reader.damaged("its description is too long"));
@@ -132,7 +132,7 @@ pub(crate) fn decode(settings: &Settings, number: u32, bytes: &[u8]) -> Result<S
     Ok(StoredRecord { number, record, ids, maps })
 }
 
-fn take_ids(reader: &mut Reader<'_>) -> Result<Vec<[u8; 8]>> {
+fn take_ids(reader: &mut WireReader<'_>) -> Result<Vec<[u8; 8]>> {
     let count = reader.count(8)?;
     let (ids, rest) = reader.take(count * 8)?.as_chunks::<8>();
     debug_assert!(rest.is_empty());

@@ -30,7 +30,7 @@ impl Lab {
             false => Store::create(backend, testing::settings(), testing::world(1)).await.unwrap(),
             true => {
                 let secret = store::Secret::key_file(testing::noise(77, 40)).unwrap();
-                let cost = store::secret::Cost::TRIVIAL;
+                let cost = store::secret::Argon2Cost::TRIVIAL;
                 let key = store::NewKey { name: "test", secret: &secret, cost };
                 let settings = testing::encrypted_settings();
                 let world = testing::world(1);

@@ -28,7 +28,7 @@ pub struct MediaImage {
 }
 
 /// The maps of an image, and its chunks in the order in which they go on.
-pub(super) struct Wanted {
+pub(super) struct ImageContents {
     pub(super) maps: Vec<MapId>,
     /// Read first.
     pub(super) boot: Vec<ChunkRef>,
@@ -37,7 +37,7 @@ pub(super) struct Wanted {
     pub(super) size: u64,
 }
 
-impl Wanted {
+impl ImageContents {
     /// Looks into the store for what an image consists of.
     pub(super) async fn of(store: &Store, image: &MediaImage) -> Result<Self> {
         let manifest = store.manifest(&image.manifest).await?;

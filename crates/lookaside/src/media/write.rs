@@ -10,7 +10,7 @@ use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
 use super::record::{self, MediaRecord, StoredRecord};
 use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
-use super::wanted::{MediaImage, Wanted};
+use super::wanted::{ImageContents, MediaImage};
 use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};
@@ -99,15 +99,15 @@ pub async fn write(
     let settings = store.settings().clone();
     let mut wanted = Vec::with_capacity(images.len());
     for image in images {
-        wanted.push(Wanted::of(store, image).await?);
+        wanted.push(ImageContents::of(store, image).await?);
     }
     let needed = Needed {
-        chunks: wanted.iter().flat_map(Wanted::all).map(|at| short(&at.id)).collect(),
+        chunks: wanted.iter().flat_map(ImageContents::all).map(|at| short(&at.id)).collect(),
         maps: wanted.iter().flat_map(|wanted| &wanted.maps).map(map_file::short).collect(),
     };
     let number = |image: &MediaImage| record::number_of(&settings, image.kind, &image.name);
     let planned: Vec<PlannedRecord> =
-        images.iter().map(number).zip(wanted.iter().map(Wanted::ids)).collect();
+        images.iter().map(number).zip(wanted.iter().map(ImageContents::ids)).collect();
     let numbers: HashSet<u32> = planned.iter().map(|(number, _)| *number).collect();
     let (mut media, freed) = {
         let (settings, place, replaced) = (settings.clone(), place.to_owned(), numbers.clone());
@@ -154,7 +154,7 @@ pub async fn write(
 }
 
 /// The chunks that go on, in their order: those that are not there, as far as there is room.
-fn choose(media: &Media, wanted: &[Wanted], room: &mut MediaRoom) -> Vec<ChunkRef> {
+fn choose(media: &Media, wanted: &[ImageContents], room: &mut MediaRoom) -> Vec<ChunkRef> {
     let mut there = media.short_ids();
     let first = wanted.iter().flat_map(|wanted| &wanted.boot);
     let then = wanted.iter().flat_map(|wanted| &wanted.rest);
@@ -364,10 +364,10 @@ fn told_unreadable(media: &Media) -> Vec<String> {
     media.unreadable.iter().map(|(_, error)| error.message().to_owned()).collect()
 }
 
-fn kept(wanted: &[Wanted], media: &Media) -> u64 {
+fn kept(wanted: &[ImageContents], media: &Media) -> u64 {
     let there = media.short_ids();
     let mut seen = HashSet::new();
-    let all = wanted.iter().flat_map(Wanted::all);
+    let all = wanted.iter().flat_map(ImageContents::all);
     let kept = all.filter(|at| seen.insert(at.id) && there.contains(&short(&at.id)));
     let maps: HashSet<&MapId> = wanted.iter().flat_map(|wanted| &wanted.maps).collect();
     let kept_maps = media.maps.iter().filter(|map| maps.contains(&map.id));
@@ -375,7 +375,7 @@ fn kept(wanted: &[Wanted], media: &Media) -> u64 {
         + kept_maps.map(|map| u64::from(map.len)).sum::<u64>()
 }
 
-fn told(image: &MediaImage, order: &Wanted, media: &Media) -> WrittenImage {
+fn told(image: &MediaImage, order: &ImageContents, media: &Media) -> WrittenImage {
     let (there, maps) = (media.short_ids(), media.short_map_ids());
     let has_map = |id: &&MapId| maps.contains(&map_file::short(id));
     let is_there = |at: &&ChunkRef| there.contains(&short(&at.id));
@@ -396,7 +396,7 @@ fn told(image: &MediaImage, order: &Wanted, media: &Media) -> WrittenImage {
 async fn put_maps(
     store: &Store,
     media: &mut Media,
-    wanted: &[Wanted],
+    wanted: &[ImageContents],
     room: &mut MediaRoom,
     report: &mut MediaWriteReport,
 ) -> Result<()> {

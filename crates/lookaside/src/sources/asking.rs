@@ -1,6 +1,6 @@
 //! One request to a source or to the store, and what its answer says of it.
 
-use super::{Asked, GIVE_UP, Instant, Sources, Tracked, UNSURE_HEDGE, Urgency};
+use super::{GIVE_UP, Instant, ReadOrigin, Sources, Tracked, UNSURE_HEDGE, Urgency};
 use crate::ChunkBytes;
 use crate::pace::DEAREST;
 use crate::tally::SourceTally;
@@ -77,15 +77,15 @@ impl Sources {
     /// After how long somebody else, who is expected to take `other`, is asked for a chunk as well as `asked`.
     pub(super) fn patience(
         &self,
-        asked: &Asked,
+        asked: &ReadOrigin,
         at: &ChunkRef,
         urgency: Urgency,
         other: Duration,
     ) -> Duration {
         let (bytes, now) = (u64::from(at.stored), self.now());
         match asked {
-            Asked::Store => self.store.lock().patience(bytes, now, other),
-            Asked::Source(tracked) => {
+            ReadOrigin::Store => self.store.lock().patience(bytes, now, other),
+            ReadOrigin::Source(tracked) => {
                 let usual = tracked.learned.lock().0.patience(bytes, now, other);
                 match urgency {
                     _ if !tracked.is_peer() => usual,
@@ -93,7 +93,7 @@ impl Sources {
                     Urgency::Background => usual.max(PEER_BACKGROUND),
                 }
             }
-            Asked::Owner(_) => self.patience_with_owner(bytes, urgency),
+            ReadOrigin::Owner(_) => self.patience_with_owner(bytes, urgency),
         }
     }
 
@@ -240,19 +240,19 @@ impl Sources {
     }
 
     /// Somebody else answered before these did.
-    pub(super) fn outrun(&self, at: &ChunkRef, others: &[(Asked, Instant, AskReason)]) {
+    pub(super) fn outrun(&self, at: &ChunkRef, others: &[(ReadOrigin, Instant, AskReason)]) {
         let (bytes, now) = (u64::from(at.stored), self.now());
         for (asked, began, reason) in others {
             // What it would have taken is longer still, and no less than was expected.
             let took = began.elapsed();
             match asked {
-                Asked::Store => {
+                ReadOrigin::Store => {
                     self.store.lock().outrun(bytes, took, now);
                     SourceTally::add(&self.store_tally.late, 1);
                 }
-                Asked::Source(tracked) | Asked::Owner(tracked) => {
+                ReadOrigin::Source(tracked) | ReadOrigin::Owner(tracked) => {
                     // An owner waited for the store, too.
-                    if matches!(asked, Asked::Source(_)) {
+                    if matches!(asked, ReadOrigin::Source(_)) {
                         tracked.learned.lock().0.outrun(bytes, took, now);
                     }
                     SourceTally::add(&tracked.tally.late, 1);

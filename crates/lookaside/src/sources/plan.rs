@@ -1,6 +1,6 @@
 //! Whom to ask for a chunk, in order.
 
-use super::{Asked, NearbySource, ReadOrder, Sources, Tracked, UNSURE};
+use super::{NearbySource, ReadOrder, ReadOrigin, Sources, Tracked, UNSURE};
 use crate::share::{self, ShareBy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,14 @@ impl Sources {
     pub fn nearby(&self, at: &ChunkRef) -> Vec<NearbySource> {
         let plan = self.plan(at, ReadOrder::Cheapest).into_iter();
         let before_store = plan.map_while(|(asked, _)| match asked {
-            Asked::Source(tracked) => Some(NearbySource(tracked)),
-            Asked::Owner(_) | Asked::Store => None,
+            ReadOrigin::Source(tracked) => Some(NearbySource(tracked)),
+            ReadOrigin::Owner(_) | ReadOrigin::Store => None,
         });
         before_store.collect()
     }
 
     /// Whom to ask, in order, and what each is expected to take; always with the store.
-    pub(super) fn plan(&self, at: &ChunkRef, order: ReadOrder) -> Vec<(Asked, Duration)> {
+    pub(super) fn plan(&self, at: &ChunkRef, order: ReadOrder) -> Vec<(ReadOrigin, Duration)> {
         let bars = self.bars(at.stored.into());
         // What is kept on this machine is asked of no other.
         let is_kept = self.share.get().is_some_and(|share| share.kept.has(at));
@@ -54,19 +54,19 @@ impl Sources {
             let Some(expected) = tracked.would_take(at, bars.now) else { continue };
             let is_quicker = expected < bars.of(tracked) && order == ReadOrder::Cheapest;
             let list = if is_quicker { &mut before } else { &mut after };
-            list.push((Asked::Source(Arc::clone(tracked)), expected));
+            list.push((ReadOrigin::Source(Arc::clone(tracked)), expected));
         }
         before.sort_by_key(|(_, expected)| *expected);
         after.sort_by_key(|(_, expected)| *expected);
         if !is_kept && order == ReadOrder::Cheapest {
             let owner =
-                self.owner_of(at, &bars).map(|(tracked, time)| (Asked::Owner(tracked), time));
+                self.owner_of(at, &bars).map(|(tracked, time)| (ReadOrigin::Owner(tracked), time));
             let is_asked =
-                |owner: &(Asked, Duration)| before.iter().any(|(one, _)| one.is(&owner.0));
+                |owner: &(ReadOrigin, Duration)| before.iter().any(|(one, _)| one.is(&owner.0));
             let owner = owner.filter(|owner| !is_asked(owner));
             before.extend(owner);
         }
-        before.push((Asked::Store, bars.store));
+        before.push((ReadOrigin::Store, bars.store));
         before.append(&mut after);
         before
     }

@@ -2,7 +2,7 @@
 //! it while the store gives no answer.
 
 use super::asking::{AskReason, Turns};
-use super::{Asked, GIVE_UP, Instant, ReadOrder, Sources, Urgency};
+use super::{GIVE_UP, Instant, ReadOrder, ReadOrigin, Sources, Urgency};
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -17,7 +17,7 @@ use store::ChunkRef;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-type ChunkAttempt<'a> = Pin<Box<dyn Future<Output = (Asked, Result<Bytes>)> + Send + 'a>>;
+type ChunkAttempt<'a> = Pin<Box<dyn Future<Output = (ReadOrigin, Result<Bytes>)> + Send + 'a>>;
 
 impl Sources {
     /// The chunk's plain bytes, verified. `store` reads it from the store; it is not called where a source
@@ -46,21 +46,23 @@ impl Sources {
             let due = attempts.running.is_empty() || hedge_at <= Instant::now();
             if due && let Some((asked, _)) = next.next() {
                 let began = match &asked {
-                    Asked::Store => store.take().map(|store| {
+                    ReadOrigin::Store => store.take().map(|store| {
                         again_at = Some(Instant::now() + pause);
                         let read = self.ask_store(at, store());
                         attempts.push(asked.clone(), AskReason::ItsTurn, async move {
-                            (Asked::Store, read.await)
+                            (ReadOrigin::Store, read.await)
                         });
                     }),
                     // All were asked when the store failed.
-                    Asked::Source(_) | Asked::Owner(_) if attempts.is_asking(&asked) => None,
-                    Asked::Source(_) | Asked::Owner(_) => attempts.ask(&asked).await,
+                    ReadOrigin::Source(_) | ReadOrigin::Owner(_) if attempts.is_asking(&asked) => {
+                        None
+                    }
+                    ReadOrigin::Source(_) | ReadOrigin::Owner(_) => attempts.ask(&asked).await,
                 };
                 if began.is_some() {
                     let other = match next.peek() {
-                        Some((Asked::Store, _)) => self.hedge_of(at.stored.into()),
-                        Some((Asked::Source(next) | Asked::Owner(next), expected)) => {
+                        Some((ReadOrigin::Store, _)) => self.hedge_of(at.stored.into()),
+                        Some((ReadOrigin::Source(next) | ReadOrigin::Owner(next), expected)) => {
                             next.hedge_of(*expected)
                         }
                         None => Duration::ZERO,
@@ -95,7 +97,7 @@ impl Sources {
                 Some((asked, Err(error))) => {
                     attempts.ended(&asked);
                     hedge_at = Instant::now();
-                    if matches!(asked, Asked::Store) {
+                    if matches!(asked, ReadOrigin::Store) {
                         failure = Some(error);
                         // Those that rest, or had no turn.
                         attempts.ask_all();
@@ -116,7 +118,7 @@ struct ChunkAttempts<'a> {
     at: &'a ChunkRef,
     urgency: Urgency,
     running: FuturesUnordered<ChunkAttempt<'a>>,
-    began: Vec<(Asked, Instant, AskReason)>,
+    began: Vec<(ReadOrigin, Instant, AskReason)>,
 }
 
 impl<'a> ChunkAttempts<'a> {
@@ -126,24 +128,24 @@ impl<'a> ChunkAttempts<'a> {
 
     fn push(
         &mut self,
-        asked: Asked,
+        asked: ReadOrigin,
         reason: AskReason,
-        attempt: impl Future<Output = (Asked, Result<Bytes>)> + Send + 'a,
+        attempt: impl Future<Output = (ReadOrigin, Result<Bytes>)> + Send + 'a,
     ) {
         self.running.push(Box::pin(attempt));
         self.began.push((asked, Instant::now(), reason));
     }
 
-    fn is_asking(&self, asked: &Asked) -> bool {
+    fn is_asking(&self, asked: &ReadOrigin) -> bool {
         self.began.iter().any(|(other, ..)| other.is(asked))
     }
 
-    fn ended(&mut self, asked: &Asked) {
+    fn ended(&mut self, asked: &ReadOrigin) {
         self.began.retain(|(other, ..)| !other.is(asked));
     }
 
     /// Asks a source; `None` when it has no turn.
-    async fn ask(&mut self, asked: &Asked) -> Option<()> {
+    async fn ask(&mut self, asked: &ReadOrigin) -> Option<()> {
         let (tracked, alone) = (asked.tracked()?, self.running.is_empty());
         let turns = self.sources.turns(tracked, self.at, self.urgency, alone).await?;
         self.begin(asked.clone(), turns, AskReason::ItsTurn);
@@ -154,23 +156,23 @@ impl<'a> ChunkAttempts<'a> {
     /// free turn are passed over.
     fn ask_all(&mut self) {
         for tracked in self.sources.sources.load().iter() {
-            let asked = Asked::Source(Arc::clone(tracked));
+            let asked = ReadOrigin::Source(Arc::clone(tracked));
             if !self.is_asking(&asked)
                 && tracked.source.claims(&self.at.id)
                 && let Some(turns) = tracked.turns_now(self.urgency)
             {
-                self.begin(Asked::Source(Arc::clone(tracked)), turns, AskReason::StoreSilent);
+                self.begin(ReadOrigin::Source(Arc::clone(tracked)), turns, AskReason::StoreSilent);
             }
         }
     }
 
-    fn begin(&mut self, asked: Asked, turns: Turns, reason: AskReason) {
+    fn begin(&mut self, asked: ReadOrigin, turns: Turns, reason: AskReason) {
         let (sources, at, urgency) = (self.sources, self.at, self.urgency);
         self.push(asked.clone(), reason, async move {
             let answer = match &asked {
-                Asked::Owner(tracked) => sources.ask_owner(tracked, at, turns, urgency).await,
-                Asked::Source(tracked) => sources.ask(tracked, at, turns, reason).await,
-                Asked::Store => Err(Error::internal("the store is asked by whoever reads")),
+                ReadOrigin::Owner(tracked) => sources.ask_owner(tracked, at, turns, urgency).await,
+                ReadOrigin::Source(tracked) => sources.ask(tracked, at, turns, reason).await,
+                ReadOrigin::Store => Err(Error::internal("the store is asked by whoever reads")),
             };
             (asked, answer.map(|(_, plain)| plain))
         });

@@ -8,7 +8,7 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use store::chunker::{Cutter, PAGE, Verdict};
+use store::chunker::{Cutter, PAGE, PageCut};
 use store::{Progress, Settings};
 use tokio::task::JoinSet;
 
@@ -283,12 +283,12 @@ impl FileCutter {
             let verdict = self.cutter.page(shown, page);
             let (at, next) = (number * PAGE, (number + 1) * PAGE);
             match verdict {
-                Verdict::Join => {}
-                Verdict::Cut => {
+                PageCut::Join => {}
+                PageCut::Cut => {
                     self.name(settings, &bytes[start..next], self.page + 1, rows);
                     start = next;
                 }
-                Verdict::Hole => {
+                PageCut::Hole => {
                     self.name(settings, &bytes[start..at], self.page, rows);
                     start = next;
                 }

@@ -15,7 +15,7 @@
 //! | 4 | m, number of chunks |
 //! | m times 40 | chunk id (32), first page of 4 KiB in the file (4), pages (2), reserved (2) |
 
-use crate::wire::Reader;
+use crate::wire::WireReader;
 use block::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -154,7 +154,7 @@ fn put_path(body: &mut Vec<u8>, path: &Path) {
     body.extend_from_slice(bytes);
 }
 
-fn take_path(reader: &mut Reader<'_>) -> Result<PathBuf> {
+fn take_path(reader: &mut WireReader<'_>) -> Result<PathBuf> {
     let len = reader.u32()? as usize;
     if len > MAX_PATH {
         return Err(reader.damaged("a path is too long"));
@@ -170,7 +170,7 @@ fn take_path(reader: &mut Reader<'_>) -> Result<PathBuf> {
 /// [`Invalid`](block::ErrorKind::Invalid) when it is another store's.
 pub fn decode(settings: &Settings, bytes: &[u8]) -> Result<ContentIndex> {
     let body = outside::decode(settings, MAGIC, NAME, bytes)?;
-    let mut reader = Reader::new(NAME, &body);
+    let mut reader = WireReader::new(NAME, &body);
     let kind = match reader.u8()? {
         0 => IndexedKind::Tree,
         1 => IndexedKind::Image,

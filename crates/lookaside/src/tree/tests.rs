@@ -15,19 +15,19 @@ async fn index(root: &Path, before: Option<ContentIndex>) -> (ContentIndex, Inde
 
 /// The chunks that an import would make of some files one behind the other.
 fn cut(settings: &Settings, bytes: &[u8]) -> Vec<Bytes> {
-    use store::chunker::{Cutter, PAGE, Verdict};
+    use store::chunker::{Cutter, PAGE, PageCut};
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len().next_multiple_of(PAGE), 0);
     let (mut cutter, mut chunks, mut start) = (Cutter::default(), Vec::new(), 0);
     for (number, page) in padded.chunks_exact(PAGE).enumerate() {
         let end = (number + 1) * PAGE;
         match cutter.page(number as u64, page) {
-            Verdict::Join => {}
-            Verdict::Cut => {
+            PageCut::Join => {}
+            PageCut::Cut => {
                 chunks.push(Bytes::copy_from_slice(&padded[start..end]));
                 start = end;
             }
-            Verdict::Hole => {
+            PageCut::Hole => {
                 if start < end - PAGE {
                     chunks.push(Bytes::copy_from_slice(&padded[start..end - PAGE]));
                 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::layer::{object_layer, ranges_by_get};
-use crate::testing::{Failing, Faults, Unreliable};
+use crate::testing::{Failing, FaultRates, Unreliable};
 use crate::{Patience, patient};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -149,7 +149,7 @@ async fn a_backend_without_times_fails() {
 
 #[tokio::test]
 async fn a_network_that_fails_for_moments_does_not_condemn_a_backend() {
-    let faults = Faults { conflict: 0, delay: Duration::from_millis(2), ..Faults::all(30) };
+    let faults = FaultRates { conflict: 0, delay: Duration::from_millis(2), ..FaultRates::all(30) };
     let faulty = Unreliable::new(Arc::new(InMemory::new()), 11, faults);
     let sound = patient(Arc::new(faulty.clone()), Patience::COMMAND);
     let report = backend(&sound, [1; 16], &now, quick()).await.unwrap();

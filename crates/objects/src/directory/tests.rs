@@ -1,6 +1,6 @@
 use super::*;
 use crate::Created;
-use block::fs::simulated::{Faults, Machine, Nature};
+use block::fs::simulated::{FaultRates, Machine, Nature};
 use block::offload::Inline;
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
@@ -97,7 +97,7 @@ async fn a_name_that_cannot_be_synced_is_no_success() {
             let machine = machine(nature, seed);
             let directory = start(&machine);
             directory.put(&"packs/b".into(), "b".into()).await.unwrap();
-            machine.set_faults(Faults { sync_directory: 1000, ..Faults::default() });
+            machine.set_faults(FaultRates { sync_directory: 1000, ..FaultRates::default() });
             let outcome = match seed % 2 {
                 0 => crate::put_new(&directory, KEY, content()).await.map(|made| {
                     assert_eq!(made, Created::Ours);

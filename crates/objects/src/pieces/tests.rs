@@ -1,6 +1,6 @@
 use super::*;
-use crate::testing::{Faults, Unreliable};
-use crate::{OpenOptions, Opened, exact, get, get_range, get_range_with, layered};
+use crate::testing::{FaultRates, Unreliable};
+use crate::{OpenStoreOptions, Opened, exact, get, get_range, get_range_with, layered};
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
@@ -15,12 +15,12 @@ async fn remote(len: usize) -> (Vec<u8>, Unreliable, Path) {
     memory.put(&path, bytes.clone().into()).await.unwrap();
     memory.put(&Path::from("segments/s"), "a segment".into()).await.unwrap();
     memory.put(&Path::from("refs/r"), "a ref".into()).await.unwrap();
-    (bytes, Unreliable::new(Arc::new(memory), 1, Faults::default()), path)
+    (bytes, Unreliable::new(Arc::new(memory), 1, FaultRates::default()), path)
 }
 
 fn open(remote: &Unreliable, dir: &FilePath, limit: u64) -> Opened {
     let pieces = Some(PieceOptions { dir: dir.to_owned(), limit });
-    let options = OpenOptions { pieces, ..OpenOptions::default() };
+    let options = OpenStoreOptions { pieces, ..OpenStoreOptions::default() };
     layered(Arc::new(remote.clone()), "s3://test", &options, |patient| patient)
 }
 
@@ -217,7 +217,7 @@ proptest! {
 /// Opens a store, such as a gateway, in which not all that lies beside a range may be read.
 fn open_exact(remote: &Unreliable, dir: &FilePath, is_distant: bool) -> Opened {
     let pieces = Some(PieceOptions { dir: dir.to_owned(), limit: 1 << 30 });
-    let options = OpenOptions { pieces, is_distant, ..OpenOptions::default() };
+    let options = OpenStoreOptions { pieces, is_distant, ..OpenStoreOptions::default() };
     exact(Arc::new(remote.clone()), "gateway+https://test", &options)
 }
 

@@ -19,11 +19,11 @@ use std::time::{Duration, UNIX_EPOCH};
 #[derive(Debug, Clone, Default)]
 pub struct Clocked {
     inner: Arc<InMemory>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ClockedState>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ClockedState {
     now: u64,
     written: HashMap<Path, u64>,
     gets: u64,
@@ -47,7 +47,7 @@ impl Clocked {
         self.shared.lock().gets
     }
 
-    fn date(shared: &Mutex<Shared>, mut meta: ObjectMeta) -> ObjectMeta {
+    fn date(shared: &Mutex<ClockedState>, mut meta: ObjectMeta) -> ObjectMeta {
         let shared = shared.lock();
         let written = shared.written.get(&meta.location).copied().unwrap_or(shared.now);
         meta.last_modified = (UNIX_EPOCH + Duration::from_secs(written)).into();

@@ -6,4 +6,4 @@ mod unreliable;
 
 pub use clocked::Clocked;
 pub use failing::Failing;
-pub use unreliable::{Faults, Unreliable};
+pub use unreliable::{FaultRates, Unreliable};

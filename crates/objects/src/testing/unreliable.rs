@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// How often each fault happens, of 1000 operations that it can happen to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Faults {
+pub struct FaultRates {
     /// The answer comes late.
     pub delayed: u32,
     /// The longest delay.
@@ -40,7 +40,7 @@ pub struct Faults {
     pub truncated: u32,
 }
 
-impl Faults {
+impl FaultRates {
     /// All of them, `often` of 1000 times, with delays of up to a second.
     pub fn all(often: u32) -> Self {
         Self {
@@ -60,11 +60,11 @@ impl Faults {
 #[derive(Clone)]
 pub struct Unreliable {
     inner: Arc<dyn ObjectStore>,
-    shared: Arc<Shared>,
+    shared: Arc<UnreliableState>,
 }
 
-struct Shared {
-    dice: Mutex<(Sequence, Faults)>,
+struct UnreliableState {
+    dice: Mutex<(Sequence, FaultRates)>,
     down: AtomicBool,
     injected: AtomicU64,
     calls: AtomicU64,
@@ -72,8 +72,8 @@ struct Shared {
 
 impl Unreliable {
     /// Puts itself in front of `inner`.
-    pub fn new(inner: Arc<dyn ObjectStore>, seed: u64, faults: Faults) -> Self {
-        let shared = Shared {
+    pub fn new(inner: Arc<dyn ObjectStore>, seed: u64, faults: FaultRates) -> Self {
+        let shared = UnreliableState {
             dice: Mutex::new((Sequence::new(seed), faults)),
             down: AtomicBool::new(false),
             injected: AtomicU64::new(0),
@@ -83,7 +83,7 @@ impl Unreliable {
     }
 
     /// From now on faults happen this often.
-    pub fn set(&self, faults: Faults) {
+    pub fn set(&self, faults: FaultRates) {
         self.shared.dice.lock().1 = faults;
     }
 
@@ -103,9 +103,9 @@ impl Unreliable {
     }
 }
 
-impl Shared {
+impl UnreliableState {
     /// Whether a fault happens now.
-    fn happens(&self, rate: impl Fn(&Faults) -> u32) -> bool {
+    fn happens(&self, rate: impl Fn(&FaultRates) -> u32) -> bool {
         let mut dice = self.dice.lock();
         let rate = u64::from(rate(&dice.1));
         let hit = dice.0.below(1000) < rate;
@@ -285,7 +285,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_faults() {
         let run = async |seed| {
-            let backend = Unreliable::new(Arc::new(InMemory::new()), seed, Faults::all(300));
+            let backend = Unreliable::new(Arc::new(InMemory::new()), seed, FaultRates::all(300));
             let mut outcomes = Vec::new();
             for number in 0..200 {
                 let path = Path::from(format!("a/{}", number % 50));
@@ -306,14 +306,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_may_come_after_the_work() {
         let memory = Arc::new(InMemory::new());
-        let faults = Faults { failed_after: 1000, ..Faults::default() };
+        let faults = FaultRates { failed_after: 1000, ..FaultRates::default() };
         let backend = Unreliable::new(memory.clone(), 1, faults);
         let path = Path::from("a");
         backend.put(&path, "x".into()).await.unwrap_err();
         memory.head(&path).await.unwrap();
         backend.delete(&path).await.unwrap_err();
         memory.head(&path).await.unwrap_err();
-        backend.set(Faults::default());
+        backend.set(FaultRates::default());
         backend.put(&path, "x".into()).await.unwrap();
         backend.set_down(true);
         backend.get(&path).await.unwrap_err();

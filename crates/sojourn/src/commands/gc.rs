@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
-use store::gc::{Options, Report, collect};
+use store::gc::{GcOptions, GcReport, collect};
 
 /// Arguments of `sojourn gc`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct View {
     #[serde(flatten)]
-    report: Report,
+    report: GcReport,
     /// Files that killed writers left in a local store, deleted.
     left_over: Amount,
 }
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let store = stores::open(home, &config).await?;
     let Args { dry_run, grace, rewrite_below, stale } = *args;
     let bar = Bar::bytes("collecting", None);
-    let report = collect(&store, &Options { dry_run, grace, rewrite_below, stale }, &bar).await?;
+    let report = collect(&store, &GcOptions { dry_run, grace, rewrite_below, stale }, &bar).await?;
     let place = home.store_url(&config.store);
     let left_over = if is_remote(&place) {
         Amount::default()

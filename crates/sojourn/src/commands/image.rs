@@ -29,7 +29,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::chunker::MAX_CHUNK;
-use store::verify::VerifyReport;
+use store::verify::ImageVerifyReport;
 use store::{
     ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, images, import,
 };
@@ -215,7 +215,7 @@ struct InUse {
 struct VerifyView {
     image: String,
     #[serde(flatten)]
-    report: VerifyReport,
+    report: ImageVerifyReport,
 }
 
 /// Carries out a verb. Images need no server: versions never change, and refs are made at once.

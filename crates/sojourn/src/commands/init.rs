@@ -6,12 +6,12 @@ use engine::Config;
 use engine::Home;
 use engine::key;
 use engine::world;
-use objects::{OpenOptions as OpenStoreOptions, Opened};
+use objects::{OpenStoreOptions, Opened};
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use store::{Cost, NewKey, Secret, Settings, Store};
+use store::{Argon2Cost, NewKey, Secret, Settings, Store};
 
 /// Arguments of `sojourn init`.
 #[derive(Debug, clap::Args)]
@@ -123,7 +123,7 @@ async fn make(opened: &Opened, secret: Option<&Secret>) -> Result<()> {
     match secret {
         Some(secret) => {
             let settings = Settings::generate_encrypted(&*world.entropy)?;
-            let new = NewKey { name: "first", secret, cost: Cost::NORMAL };
+            let new = NewKey { name: "first", secret, cost: Argon2Cost::NORMAL };
             Store::create_encrypted(backend, settings, world, &new).await?;
         }
         None => {

@@ -13,7 +13,7 @@ use engine::Home;
 use engine::sources::{self, SourcePlace};
 use lookaside::ChunkSource;
 use std::sync::Arc;
-use store::repair::{ChunkLookup, Report, Source};
+use store::repair::{ChunkLookup, RepairReport, RepairSource};
 use store::{ChunkId, ChunkRef, MapId, Settings, Store};
 
 /// Arguments of `sojourn repair`.
@@ -64,20 +64,20 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     }
 }
 
-async fn source(place: &str, store: &Store, home: &Home, config: &Config) -> Result<Source> {
+async fn source(place: &str, store: &Store, home: &Home, config: &Config) -> Result<RepairSource> {
     let device: Arc<dyn Device> = match SourcePlace::of(place)? {
         SourcePlace::Store(place) => {
-            return Ok(Source::Store(sources::open(&place, home, config).await?));
+            return Ok(RepairSource::Store(sources::open(&place, home, config).await?));
         }
         SourcePlace::Export(uri) => Arc::new(remote::connect(&uri.parse()?).await?),
         SourcePlace::Image(path) => sources::open_image(home, &path).await?,
         indexed => {
             let settings = store.settings().clone();
             let source = sources::chunk_source(&indexed, &settings, home).await?;
-            return Ok(Source::Chunks(Arc::new(Looked { source, settings })));
+            return Ok(RepairSource::Chunks(Arc::new(Looked { source, settings })));
         }
     };
-    Ok(Source::Device { name: place.to_owned(), device })
+    Ok(RepairSource::Device { name: place.to_owned(), device })
 }
 
 /// A medium or an indexed tree, as a repair asks it.
@@ -102,7 +102,7 @@ impl ChunkLookup for Looked {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &RepairReport) -> String {
     let mut text = String::new();
     for newer in &report.newer_packs {
         text.push_str(&format!("packs/{}: left as it is: {}\n", newer.pack, newer.why));
@@ -154,7 +154,7 @@ mod tests {
     fn a_pack_of_a_newer_format_is_named_and_is_no_damage() {
         let pack = "ab".repeat(32).parse().unwrap();
         let why = "it has format version 9".to_owned();
-        let mut report = Report::default();
+        let mut report = RepairReport::default();
         assert_eq!(text(&report), "nothing is missing or damaged\n");
         report.newer_packs.push(NewerPack { pack, why });
         let named = text(&report);

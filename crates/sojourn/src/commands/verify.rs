@@ -8,7 +8,7 @@ use engine::Config;
 use engine::Home;
 use engine::{self, sources};
 use std::fmt::Write;
-use store::verify::{Fault, Options, Report, State, Touched};
+use store::verify::{Fault, FaultState, StoreVerifyReport, Touched, VerifyOptions};
 use store::{ImageName, RefKind, Store, images};
 
 /// Parts of an image that are printed of one fault.
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     for name in &args.names {
         names.push(resolve(&store, name).await?);
     }
-    let options = Options { sample_permille: args.sample, names, deep: args.deep };
+    let options = VerifyOptions { sample_permille: args.sample, names, deep: args.deep };
     let bar = Bar::bytes("verifying", None);
     let report = store::verify::store(&store, &options, &bar).await?;
     drop(bar);
@@ -91,7 +91,7 @@ async fn resolve(store: &Store, name: &str) -> Result<(RefKind, String)> {
     Ok((RefKind::Image, images::resolve(store, &image).await?.name))
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &StoreVerifyReport) -> String {
     let mut text = format!(
         "{} names, {} objects, {} packs, {} chunks read: {} in the store, {} of data\n",
         report.names,
@@ -111,8 +111,8 @@ fn text(report: &Report) -> String {
 /// A fault and whom it touches, in lines.
 pub(crate) fn describe(fault: &Fault) -> String {
     let state = match fault.state {
-        State::Missing => "missing",
-        State::Damaged => "damaged",
+        FaultState::Missing => "missing",
+        FaultState::Damaged => "damaged",
     };
     let mut text = format!("{}: {state} at {}: {}\n", fault.object, fault.offset, fault.why);
     if fault.healable_chunks > 0 {

@@ -11,7 +11,7 @@ pub(crate) mod pin;
 mod state;
 
 pub(crate) use pin::{MAX_HELD, Pin};
-pub(crate) use state::{Contents, List, State};
+pub(crate) use state::{CollectionState, Contents, List};
 
 use object_store::ObjectMeta;
 

@@ -47,14 +47,14 @@ struct Opening {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct CollectionDocument {
     version: u64,
     lists: Vec<List>,
 }
 
 /// What the newest record says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct CollectionState {
     /// The record's number; 0 when there was no collection yet.
     pub(crate) sequence: u64,
     /// Oldest first.
@@ -82,7 +82,7 @@ impl Contents {
     }
 }
 
-impl State {
+impl CollectionState {
     /// Reads the newest record.
     pub(crate) async fn load(store: &Store) -> Result<Self> {
         let record = store.refs().get(RefKind::Gc, NAME).await.map_err(|e| match e.kind() {
@@ -112,7 +112,7 @@ impl State {
                 opening.version
             )));
         }
-        let document: Document = serde_json::from_str(text).map_err(|e| damaged(&e))?;
+        let document: CollectionDocument = serde_json::from_str(text).map_err(|e| damaged(&e))?;
         Ok(Self { sequence: record.sequence, lists: document.lists })
     }
 
@@ -172,7 +172,7 @@ impl State {
 
     /// What a record says that has these lists, which are given back.
     fn body(store: &Store, lists: Vec<List>) -> Result<(Vec<List>, RefBody)> {
-        let document = Document { version: VERSION, lists };
+        let document = CollectionDocument { version: VERSION, lists };
         let text = serde_json::to_string(&document).map_err(|e| {
             Error::internal("the record of a collection cannot be written").with_source(e)
         })?;
@@ -251,12 +251,12 @@ mod tests {
     fn swept_lists_are_remembered_for_a_while_and_open_ones_for_good() {
         let now = 100 * 86_400;
         let mut lists = vec![list(1, Some(now - MEMORY - 1)), list(2, None), list(3, Some(now))];
-        let state = State { sequence: 3, lists: lists.clone() };
+        let state = CollectionState { sequence: 3, lists: lists.clone() };
         let (gone, kept) = state.forget(now);
         assert_eq!((gone.len(), kept.len()), (1, 2));
         assert_eq!(gone[0].sequence, 1);
         lists.extend((0..100).map(|n| list(10 + n, Some(now))));
-        let (_, kept) = State { sequence: 3, lists }.forget(now);
+        let (_, kept) = CollectionState { sequence: 3, lists }.forget(now);
         assert_eq!(kept.len(), REMEMBERED + 1);
         assert!(kept.iter().any(|list| list.sequence == 2), "it is not swept yet");
         assert_eq!(kept.last().unwrap().sequence, 109, "the newest stay");

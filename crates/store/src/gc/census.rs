@@ -21,13 +21,13 @@ const CONCURRENCY: usize = 16;
 
 /// A pin as a listing showed it.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ListedPin {
     pub(crate) meta: ObjectMeta,
     /// `None` when it cannot be read: then it may hold back anything.
     pub(crate) pin: Option<Pin>,
 }
 
-impl Seen {
+impl ListedPin {
     /// The record of garbage collection that the session has seen.
     pub(crate) fn sequence(&self) -> u64 {
         self.pin.as_ref().map_or(0, |pin| pin.sequence)
@@ -69,13 +69,13 @@ pub(crate) struct Removal {
 pub(crate) struct Census {
     pub(crate) names: Vec<Named>,
     pub(crate) removals: Vec<Removal>,
-    pub(crate) pins: Vec<Seen>,
+    pub(crate) pins: Vec<ListedPin>,
     /// Names of which nobody can tell what they keep.
     pub(crate) doubts: Vec<Error>,
 }
 
 /// Reads all pins.
-pub(crate) async fn pins(store: &Store) -> Result<Vec<Seen>> {
+pub(crate) async fn pins(store: &Store) -> Result<Vec<ListedPin>> {
     let mut pins = Vec::new();
     for meta in pin::list(store).await? {
         let pin = match Pin::read(store, meta.location.as_ref()).await {
@@ -87,7 +87,7 @@ pub(crate) async fn pins(store: &Store) -> Result<Vec<Seen>> {
             }
             Err(e) => return Err(e),
         };
-        pins.push(Seen { meta, pin });
+        pins.push(ListedPin { meta, pin });
     }
     Ok(pins)
 }

@@ -1,15 +1,15 @@
 //! One collection, from the census to the sweep.
 
-use super::census::{self, Census, Seen};
+use super::census::{self, Census, ListedPin};
 use super::mark::{self, Marks, Packs};
-use super::report::{Live, Options, Report, amount_of};
+use super::report::{GcOptions, GcReport, LiveObjects, amount_of};
 use super::sweep::{self, Swept};
 use super::{damage, rewrite, trim};
 use crate::collection::lists;
 use crate::collection::pin;
 use crate::collection::seconds;
-use crate::collection::{List, State};
-use crate::condemned::{self, Absent, Item, Kind, Name};
+use crate::collection::{CollectionState, List};
+use crate::condemned::{self, Absent, CondemnedKind, CondemnedName, CondemnedObject};
 use crate::id::CondemnedId;
 use crate::object_kind::ObjectKind;
 use crate::{PackId, Progress, Session, Store, pack};
@@ -35,7 +35,11 @@ const MAX_OPEN: usize = 200;
 /// # Errors
 /// [`Invalid`](ErrorKind::Invalid) for options that make no sense; the store's. What cannot be
 /// read is in the report instead, and stops only what it may concern.
-pub async fn collect(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
+pub async fn collect(
+    store: &Store,
+    options: &GcOptions,
+    progress: &dyn Progress,
+) -> Result<GcReport> {
     if !(0.0..=1.0).contains(&options.rewrite_below) {
         return Err(Error::invalid("packs are rewritten below a share of 0 to 100 %"));
     }
@@ -54,7 +58,7 @@ pub async fn collect(store: &Store, options: &Options, progress: &dyn Progress) 
     Ok(report)
 }
 
-async fn round(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
+async fn round(store: &Store, options: &GcOptions, progress: &dyn Progress) -> Result<GcReport> {
     let mut replaced = Vec::new();
     // Its own session, because it writes packs too.
     let session = match store.session(WHAT).await {
@@ -66,7 +70,7 @@ async fn round(store: &Store, options: &Options, progress: &dyn Progress) -> Res
     };
     let outcome = Round { store, session: &session, options, progress }.run().await;
     let report = session.close(outcome).await?;
-    Ok(Report { replaced, ..report })
+    Ok(GcReport { replaced, ..report })
 }
 
 /// Whether somebody collects now, or did when he died.
@@ -78,30 +82,30 @@ pub(crate) async fn is_at_work(store: &Store) -> Result<bool> {
 pub(super) struct Round<'a> {
     pub(super) store: &'a Store,
     pub(super) session: &'a Session,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a GcOptions,
     pub(super) progress: &'a dyn Progress,
 }
 
 /// Everything that could be garbage.
 #[derive(Default)]
 pub(super) struct Listed {
-    pub(super) objects: Vec<(Name, ObjectMeta)>,
+    pub(super) objects: Vec<(CondemnedName, ObjectMeta)>,
     pub(super) packs: Packs,
     /// The lists of condemned objects.
     lists: BTreeMap<CondemnedId, ObjectMeta>,
 }
 
 impl Round<'_> {
-    async fn run(&self) -> Result<Report> {
+    async fn run(&self) -> Result<GcReport> {
         let (store, options) = (self.store, self.options);
-        let mut report = Report { dry_run: options.dry_run, ..Report::default() };
+        let mut report = GcReport { dry_run: options.dry_run, ..GcReport::default() };
         let now = self.now().await?;
         let grace = options.grace.as_secs();
         report.records = trim::trim(store, now, grace, options.dry_run).await?;
 
         // The order counts: objects, the record and its lists, pins and names, what was moved.
         let mut listed = self.list().await?;
-        let state = State::load(store).await?;
+        let state = CollectionState::load(store).await?;
         listed.packs.absent = state.absent(store).await?;
         listed.lists = self.lists().await?;
         let dead = self.bury(now).await?;
@@ -111,7 +115,7 @@ impl Round<'_> {
         report.records += trim::forget(store, &census.removals, now, options.dry_run).await?;
         self.list_moved(&mut listed).await?;
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
-        report.live = Live {
+        report.live = LiveObjects {
             names: census.names.iter().filter(|named| named.current).count() as u64,
             manifests: marks.manifests.len() as u64,
             segments: marks.segments.len() as u64,
@@ -151,14 +155,14 @@ impl Round<'_> {
     /// Lists everything that could be garbage, but for what says where chunks are now.
     pub(super) async fn list(&self) -> Result<Listed> {
         let mut listed = Listed::default();
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Moved) {
+        for kind in CondemnedKind::ALL.into_iter().filter(|kind| *kind != CondemnedKind::Moved) {
             for meta in objects::list(self.store.backend(), kind.prefix()).await? {
                 // Anything else in there is not ours to delete.
                 let Some(id) = id_in(&meta) else { continue };
-                if kind == Kind::Pack {
+                if kind == CondemnedKind::Pack {
                     listed.packs.listed.insert(PackId(id), meta.size);
                 }
-                listed.objects.push((Name { kind, id }, meta));
+                listed.objects.push((CondemnedName { kind, id }, meta));
             }
         }
         Ok(listed)
@@ -167,10 +171,10 @@ impl Round<'_> {
     /// Lists what says where chunks are now. After the pins: whoever wrote one later has a pin, and
     /// that holds back what could be deleted without knowing of it.
     pub(super) async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
-        for meta in objects::list(self.store.backend(), Kind::Moved.prefix()).await? {
+        for meta in objects::list(self.store.backend(), CondemnedKind::Moved.prefix()).await? {
             let Some(id) = id_in(&meta) else { continue };
             listed.packs.rewritten.insert(PackId(id));
-            listed.objects.push((Name { kind: Kind::Moved, id }, meta));
+            listed.objects.push((CondemnedName { kind: CondemnedKind::Moved, id }, meta));
         }
         Ok(())
     }
@@ -185,12 +189,12 @@ impl Round<'_> {
     /// Deletes what was condemned long enough ago.
     async fn sweep(
         &self,
-        state: &State,
+        state: &CollectionState,
         listed: &Listed,
-        living: &[&Seen],
+        living: &[&ListedPin],
         now: u64,
         marks: &Marks,
-        report: &mut Report,
+        report: &mut GcReport,
     ) -> Result<()> {
         let dry = self.options.dry_run;
         let mut swept: BTreeMap<CondemnedId, Vec<List>> = BTreeMap::new();
@@ -251,10 +255,10 @@ impl Round<'_> {
         &self,
         listed: &Listed,
         condemned: &Absent,
-        living: &[&Seen],
+        living: &[&ListedPin],
         now: u64,
         marks: &Marks,
-        report: &mut Report,
+        report: &mut GcReport,
     ) -> Result<()> {
         // What sessions that are at work have written is not garbage yet, or soon is not any more.
         let young = living
@@ -265,8 +269,8 @@ impl Round<'_> {
             })
             .min()
             .unwrap_or(u64::MAX);
-        let fresh = |name: &Name| !condemned.has(name.kind, name.id);
-        let mut garbage: Vec<Item> = listed
+        let fresh = |name: &CondemnedName| !condemned.has(name.kind, name.id);
+        let mut garbage: Vec<CondemnedObject> = listed
             .objects
             .iter()
             .filter(|(name, meta)| {
@@ -291,7 +295,7 @@ impl Round<'_> {
             report.found.bytes += report.rewritten.bytes;
             return Ok(());
         }
-        let state = State::load(self.store).await?;
+        let state = CollectionState::load(self.store).await?;
         if state.open().count() >= MAX_OPEN {
             tracing::warn!(
                 "garbage is condemned when earlier one is deleted: too much of it waits"
@@ -306,7 +310,7 @@ impl Round<'_> {
                     error = e.message(),
                     "no room to rewrite packs; collect again later"
                 );
-                rewrite::Done::default()
+                rewrite::RewriteResult::default()
             }
             other => other?,
         };
@@ -315,8 +319,9 @@ impl Round<'_> {
         for id in done.packs {
             if let Some(size) = listed.packs.listed.get(&id) {
                 report.rewritten.add(*size);
-                let name = Name { kind: Kind::Pack, id: id.0 };
-                garbage.push(Item { name, size: u32::try_from(*size).unwrap_or(u32::MAX) });
+                let name = CondemnedName { kind: CondemnedKind::Pack, id: id.0 };
+                garbage
+                    .push(CondemnedObject { name, size: u32::try_from(*size).unwrap_or(u32::MAX) });
             }
         }
         garbage.truncate(condemned::MAX_OBJECTS);
@@ -337,7 +342,7 @@ impl Round<'_> {
         &self,
         listed: &Listed,
         marks: &Marks,
-        fresh: &dyn Fn(&Name) -> bool,
+        fresh: &dyn Fn(&CondemnedName) -> bool,
     ) -> Vec<ObjectMeta> {
         if marks.unsure().is_some() {
             return Vec::new();
@@ -347,7 +352,7 @@ impl Round<'_> {
             let id = PackId(name.id);
             let all = pack::content_len(self.store.settings(), meta.size).max(1);
             let share = live.get(&id).map_or(1.0, |bytes| *bytes as f64 / all as f64);
-            name.kind == Kind::Pack
+            name.kind == CondemnedKind::Pack
                 && share < self.options.rewrite_below
                 && marks.needs(&id)
                 && fresh(name)
@@ -357,10 +362,14 @@ impl Round<'_> {
 
     /// Changes the record of garbage collection; `change` gets the lists and the number of the record
     /// that will have them.
-    async fn change(&self, now: u64, change: impl Fn(&mut Vec<List>, u64)) -> Result<State> {
+    async fn change(
+        &self,
+        now: u64,
+        change: impl Fn(&mut Vec<List>, u64),
+    ) -> Result<CollectionState> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let state = State::load(self.store).await?;
+            let state = CollectionState::load(self.store).await?;
             let (_, mut lists) = state.forget(now);
             change(&mut lists, state.sequence + 1);
             match state.replace(self.store, lists).await {
@@ -374,8 +383,12 @@ impl Round<'_> {
 
 /// The sessions that are at work, but for the collection's own, whose pins are `own`: those that it
 /// has after the census.
-pub(super) fn others<'c>(census: &'c Census, own: &[String], dead: &[ObjectMeta]) -> Vec<&'c Seen> {
-    let gone = |seen: &Seen| dead.iter().any(|meta| meta.location == seen.meta.location);
+pub(super) fn others<'c>(
+    census: &'c Census,
+    own: &[String],
+    dead: &[ObjectMeta],
+) -> Vec<&'c ListedPin> {
+    let gone = |seen: &ListedPin| dead.iter().any(|meta| meta.location == seen.meta.location);
     let pins = census.pins.iter();
     pins.filter(|seen| !is_among(own, &seen.meta) && !gone(seen)).collect()
 }
@@ -386,8 +399,8 @@ fn is_among(keys: &[String], meta: &ObjectMeta) -> bool {
     keys.iter().any(|known| known == key)
 }
 
-pub(super) fn item(name: Name, meta: &ObjectMeta) -> Item {
-    Item { name, size: u32::try_from(meta.size).unwrap_or(u32::MAX) }
+pub(super) fn item(name: CondemnedName, meta: &ObjectMeta) -> CondemnedObject {
+    CondemnedObject { name, size: u32::try_from(meta.size).unwrap_or(u32::MAX) }
 }
 
 /// The id that an object is called by.

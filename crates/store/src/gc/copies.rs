@@ -5,7 +5,7 @@
 //! read where it stays: above all what was moved out of packs that were rewritten.
 
 use super::mark::{Kept, Marks};
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::{ChunkRef, Encoding, PackId, Store, verify};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
@@ -51,7 +51,7 @@ async fn chunks(store: &Store, pack: PackId, size: u32) -> Result<Vec<ChunkRef>>
         e_tag: None,
         version: None,
     };
-    match Index::load(store.backend(), store.settings(), &meta).await {
+    match PackIndex::load(store.backend(), store.settings(), &meta).await {
         Ok(index) => Ok(index.chunks().collect()),
         Err(e) => match e.kind() {
             ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported => Ok(Vec::new()),

@@ -16,11 +16,11 @@
 use super::census;
 use super::collect::{Round, WHAT, item, others};
 use super::mark;
-use super::report::{Options, amount_of};
+use super::report::{GcOptions, amount_of};
 use super::sweep;
 use crate::collection::lists;
-use crate::collection::{Contents, List, State};
-use crate::condemned::{self, Item, MAX_OBJECTS};
+use crate::collection::{CollectionState, Contents, List};
+use crate::condemned::{self, CondemnedObject, MAX_OBJECTS};
 use crate::id::CondemnedId;
 use crate::{Progress, Store};
 use block::{Error, Result};
@@ -36,7 +36,7 @@ const RECORD: &str = "refs/gc/store";
 /// store's.
 pub(crate) async fn replace_lists(
     store: &Store,
-    options: &Options,
+    options: &GcOptions,
     progress: &dyn Progress,
 ) -> Result<Vec<String>> {
     let session = store.session_despite_damage(WHAT).await?;
@@ -50,7 +50,7 @@ impl Round<'_> {
         let now = self.now().await?;
         // In the same order as for a collection.
         let mut listed = self.list().await?;
-        let (state, bad_record) = State::load_despite_damage(store).await?;
+        let (state, bad_record) = CollectionState::load_despite_damage(store).await?;
         let Contents { absent, damaged } = state.contents(store).await?;
         listed.packs.absent = absent;
         let dead = self.bury(now).await?;
@@ -74,10 +74,10 @@ impl Round<'_> {
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
         let (_, mut lists) = state.forget(now);
         lists.retain(|list| !damaged.iter().any(|(id, _)| *id == list.id));
-        let kept = State { sequence: state.sequence, lists };
+        let kept = CollectionState { sequence: state.sequence, lists };
         let condemned = kept.condemned(store).await?;
         // Also what cannot be judged: whether it may go is for the sweep to say.
-        let unmarked: Vec<Item> = listed
+        let unmarked: Vec<CondemnedObject> = listed
             .objects
             .iter()
             .filter(|(name, _)| {

@@ -3,8 +3,8 @@
 //! A pack that was rewritten is gone, and only its `moved` object leads to its chunks. Should that be
 //! lost, nothing names the packs that have them now, and they would pass for garbage.
 
-use super::mark::{Doubt, Marks, Packs, Unsure};
-use crate::pack::{self, Index};
+use super::mark::{Marks, Packs, UnreadableObject, Unsure};
+use crate::pack::{self, PackIndex};
 use crate::{ChunkId, PackId, Store, moved};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
@@ -30,7 +30,7 @@ pub(super) async fn find(
     // Anew, since packs may have been written since the first listing.
     let listed = objects::list(store.backend(), pack::PREFIX).await?;
     let mut loads = stream::iter(listed)
-        .map(|meta| async move { Index::load(store.backend(), store.settings(), &meta).await })
+        .map(|meta| async move { PackIndex::load(store.backend(), store.settings(), &meta).await })
         .buffer_unordered(CONCURRENCY);
     while let Some(index) = loads.next().await {
         match index {
@@ -52,7 +52,7 @@ pub(super) async fn find(
         let nowhere = chunks.iter().filter(|id| !found.contains_key(*id)).count();
         let (path, map) = (pack::path(pack), moved::key(pack));
         marks.doubts.push(match nowhere {
-            0 => Doubt {
+            0 => UnreadableObject {
                 unsure: Unsure::Nothing,
                 error: Error::not_found(format!(
                     "object {path} is gone and {map} does not say where {} of its chunks are; other \
@@ -60,7 +60,7 @@ pub(super) async fn find(
                     chunks.len()
                 )),
             },
-            _ => Doubt {
+            _ => UnreadableObject {
                 unsure: Unsure::Packs,
                 error: Error::not_found(format!(
                     "object {path} is gone, {map} does not say where its chunks are, and {nowhere} of \

@@ -26,7 +26,7 @@ const SLACK: usize = 1 << 18;
 
 /// Where a chunk is that something refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct MarkedChunk {
     pack: u32,
     offset: u32,
     stored: u32,
@@ -62,7 +62,7 @@ impl Packs {
 
 /// A pack that was rewritten, and what still refers to it.
 #[derive(Debug, Default)]
-pub(crate) struct Rewritten {
+pub(crate) struct RewrittenPack {
     /// Packs that its chunks are in now.
     pub(crate) targets: HashSet<PackId>,
     /// Chunks that something refers to and that are nowhere else.
@@ -77,14 +77,14 @@ pub(crate) struct Marks {
     pub(crate) boot_lists: HashSet<[u8; 32]>,
     numbers: HashMap<PackId, u32>,
     packs: Vec<PackId>,
-    places: Vec<Place>,
+    places: Vec<MarkedChunk>,
     sorted: usize,
     /// The chunks of packs that were rewritten or are gone.
     chunks: HashMap<PackId, HashSet<ChunkId>>,
     /// The packs that were rewritten and that something still refers to.
-    pub(crate) rewritten: BTreeMap<PackId, Rewritten>,
+    pub(crate) rewritten: BTreeMap<PackId, RewrittenPack>,
     /// What is damaged or missing, and what therefore cannot be judged.
-    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) doubts: Vec<UnreadableObject>,
 }
 
 /// What cannot be judged because of something that cannot be read.
@@ -99,7 +99,7 @@ pub(crate) enum Unsure {
 
 /// Something that cannot be read.
 #[derive(Debug)]
-pub(crate) struct Doubt {
+pub(crate) struct UnreadableObject {
     pub(crate) unsure: Unsure,
     pub(crate) error: Error,
 }
@@ -133,14 +133,14 @@ impl Marks {
     /// Whether something refers to the chunk at this place.
     pub(crate) fn chunk(&self, at: &ChunkRef) -> bool {
         let Some(pack) = self.numbers.get(&at.pack).copied() else { return false };
-        let key = |place: &Place| (place.pack, place.offset);
+        let key = |place: &MarkedChunk| (place.pack, place.offset);
         self.places.binary_search_by_key(&(pack, at.offset), key).is_ok()
     }
 
     /// Every place, with the start of the chunk's id.
     pub(super) fn places(&self) -> impl Iterator<Item = ([u8; 8], Kept)> + '_ {
         self.places.iter().map(|place| {
-            let Place { pack, offset, stored, id } = *place;
+            let MarkedChunk { pack, offset, stored, id } = *place;
             (id, Kept { pack: self.packs[pack as usize], offset, stored })
         })
     }
@@ -156,7 +156,7 @@ impl Marks {
             | ErrorKind::NotFound
             | ErrorKind::Unsupported
             | ErrorKind::Invalid => {
-                self.doubts.push(Doubt { unsure, error });
+                self.doubts.push(UnreadableObject { unsure, error });
                 Ok(())
             }
             _ => Err(error),
@@ -170,7 +170,7 @@ impl Marks {
             packs.push(at.pack);
             packs.len() as u32 - 1
         });
-        let place = Place { pack, offset: at.offset, stored: at.stored, id: at.id.short() };
+        let place = MarkedChunk { pack, offset: at.offset, stored: at.stored, id: at.id.short() };
         if self.places.last() != Some(&place) {
             self.places.push(place);
         }
@@ -330,7 +330,7 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
         lost::find(store, marks, packs, &lost).await?;
     }
     for (pack, chunks) in &marks.chunks {
-        let mut found = Rewritten::default();
+        let mut found = RewrittenPack::default();
         for id in chunks {
             let mut place = known.get(pack).and_then(|object| object.find(id));
             for _ in 1..moved::MAX_STEPS {

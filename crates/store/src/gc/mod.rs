@@ -19,7 +19,7 @@
 //! | `sweep` | deleting what was condemned |
 //! | `damage` | lists that were damaged |
 //! | `trim` | old records of names |
-//! | `report` | [`Options`] and [`Report`] |
+//! | `report` | [`GcOptions`] and [`GcReport`] |
 
 pub(crate) mod census;
 mod collect;
@@ -35,7 +35,7 @@ mod trim;
 pub use collect::collect;
 pub(crate) use collect::is_at_work;
 pub(crate) use damage::replace_lists;
-pub use report::{Live, Options, Report, Waiting};
+pub use report::{GcOptions, GcReport, LiveObjects, WaitingGarbage};
 
 #[cfg(test)]
 mod tests;

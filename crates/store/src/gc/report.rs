@@ -1,13 +1,13 @@
 //! What a collection did, or would do.
 
-use crate::condemned::Item;
+use crate::condemned::CondemnedObject;
 use objects::Amount;
 use serde::Serialize;
 use std::time::Duration;
 
 /// How to collect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Options {
+pub struct GcOptions {
     /// Only say what would be done.
     pub dry_run: bool,
     /// How long what is unreferenced stays, for readers of what was removed.
@@ -19,7 +19,7 @@ pub struct Options {
     pub stale: Duration,
 }
 
-impl Default for Options {
+impl Default for GcOptions {
     fn default() -> Self {
         Self {
             dry_run: false,
@@ -32,7 +32,7 @@ impl Default for Options {
 
 /// What names refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Live {
+pub struct LiveObjects {
     /// Image versions, disks, snapshots.
     pub names: u64,
     /// Distinct manifests.
@@ -47,7 +47,7 @@ pub struct Live {
 
 /// Garbage that was found in an earlier collection and is not deleted yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Waiting {
+pub struct WaitingGarbage {
     /// What it was when it was found.
     pub garbage: Amount,
     /// Seconds until it may be deleted; 0 when only sessions are in the way.
@@ -58,11 +58,11 @@ pub struct Waiting {
 
 /// What a collection did. In a dry run: what it would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Report {
+pub struct GcReport {
     /// Whether nothing was done.
     pub dry_run: bool,
     /// What is in use.
-    pub live: Live,
+    pub live: LiveObjects,
     /// Garbage that was found now, and can be deleted by a collection after the grace period.
     pub found: Amount,
     /// Garbage that was deleted.
@@ -72,7 +72,7 @@ pub struct Report {
     /// Bytes of their chunks that are in use, now in new packs, index entries included.
     pub kept_bytes: u64,
     /// Garbage of earlier collections that has to wait.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingGarbage>,
     /// Old records of names that were deleted.
     pub records: u64,
     /// Pins that were too old: of sessions that died, or that have newer ones.
@@ -84,7 +84,7 @@ pub struct Report {
 }
 
 /// How many `items` there are, and their bytes.
-pub(crate) fn amount_of(items: &[Item]) -> Amount {
+pub(crate) fn amount_of(items: &[CondemnedObject]) -> Amount {
     let mut amount = Amount::default();
     items.iter().for_each(|item| amount.add(item.size.into()));
     amount

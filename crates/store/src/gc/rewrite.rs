@@ -2,7 +2,7 @@
 //! lead there. The old packs are condemned then.
 
 use super::mark::Marks;
-use crate::pack::{self, Builder, Finished, Index};
+use crate::pack::{self, Builder, Finished, PackIndex};
 use crate::rewritten;
 use crate::{ChunkRef, PackId, Progress, Session, Store};
 use block::{ErrorKind, Result, offload};
@@ -18,7 +18,7 @@ const GAP: u32 = 64 << 10;
 
 /// What was rewritten.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct RewriteResult {
     /// The old packs, of which nothing is needed any more.
     pub(crate) packs: Vec<PackId>,
     /// Bytes that were kept, index entries included.
@@ -39,9 +39,9 @@ pub(crate) async fn rewrite(
     packs: &[ObjectMeta],
     marks: &Marks,
     progress: &dyn Progress,
-) -> Result<Done> {
+) -> Result<RewriteResult> {
     let store = session.store();
-    let mut done = Done::default();
+    let mut done = RewriteResult::default();
     let mut builder = Builder::new();
     let mut waiting: Vec<Old> = Vec::new();
     let mut moves: HashMap<PackId, Vec<ChunkRef>> = HashMap::new();
@@ -93,7 +93,7 @@ async fn live_chunks(
     meta: &ObjectMeta,
     marks: &Marks,
 ) -> Result<(PackId, Vec<(ChunkRef, bytes::Bytes)>)> {
-    let index = Index::load(store.backend(), store.settings(), meta).await?;
+    let index = PackIndex::load(store.backend(), store.settings(), meta).await?;
     let live: Vec<ChunkRef> = index.chunks().filter(|at| marks.chunk(at)).collect();
     let mut chunks = Vec::with_capacity(live.len());
     let mut rest = live.as_slice();

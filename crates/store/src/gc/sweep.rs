@@ -1,12 +1,12 @@
 //! Deleting what was condemned long enough ago and is still unreferenced.
 
-use super::census::Seen;
+use super::census::ListedPin;
 use super::copies;
 use super::mark::{Marks, Unsure};
-use super::report::Waiting;
+use super::report::WaitingGarbage;
 use crate::collection::lists;
-use crate::collection::{List, State};
-use crate::condemned::{Item, Kind, Name};
+use crate::collection::{CollectionState, List};
+use crate::condemned::{CondemnedKind, CondemnedName, CondemnedObject};
 use crate::{ManifestId, PackId, SegmentId, Session, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -22,28 +22,28 @@ const BATCH: usize = 256;
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Whether nothing that marks know of refers to an object.
-pub(crate) fn is_unmarked(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+pub(crate) fn is_unmarked(marks: &Marks, kind: CondemnedKind, id: &[u8; 32]) -> bool {
     match kind {
-        Kind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
-        Kind::Segment => !marks.segments.contains(&SegmentId(*id)),
-        Kind::BootList => !marks.boot_lists.contains(id),
-        Kind::Pack => !marks.needs(&PackId(*id)),
-        Kind::Moved => !marks.pack(&PackId(*id)),
+        CondemnedKind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
+        CondemnedKind::Segment => !marks.segments.contains(&SegmentId(*id)),
+        CondemnedKind::BootList => !marks.boot_lists.contains(id),
+        CondemnedKind::Pack => !marks.needs(&PackId(*id)),
+        CondemnedKind::Moved => !marks.pack(&PackId(*id)),
     }
 }
 
 /// Whether marks know of all that may refer to objects of a kind.
-fn is_judged(marks: &Marks, kind: Kind) -> bool {
+fn is_judged(marks: &Marks, kind: CondemnedKind) -> bool {
     let unsure = marks.unsure();
     match kind {
-        Kind::Manifest | Kind::BootList => unsure < Some(Unsure::Everything),
-        Kind::Segment => unsure < Some(Unsure::Segments),
-        Kind::Pack | Kind::Moved => unsure < Some(Unsure::Packs),
+        CondemnedKind::Manifest | CondemnedKind::BootList => unsure < Some(Unsure::Everything),
+        CondemnedKind::Segment => unsure < Some(Unsure::Segments),
+        CondemnedKind::Pack | CondemnedKind::Moved => unsure < Some(Unsure::Packs),
     }
 }
 
 /// Whether an object may be deleted, as far as marks tell.
-pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+pub(crate) fn is_garbage(marks: &Marks, kind: CondemnedKind, id: &[u8; 32]) -> bool {
     is_judged(marks, kind) && is_unmarked(marks, kind, id)
 }
 
@@ -51,21 +51,26 @@ pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     /// Deleted.
-    pub(crate) freed: Vec<Item>,
+    pub(crate) freed: Vec<CondemnedObject>,
     /// Not deleted, because something that may refer to them cannot be read, or because they have the
     /// only sound copy of a chunk.
-    pub(crate) unjudged: Vec<Item>,
+    pub(crate) unjudged: Vec<CondemnedObject>,
     /// Why packs with only sound copies are kept.
     pub(crate) doubts: Vec<Error>,
 }
 
 /// Why a list cannot be swept yet; `None` when it can. `age` is how many seconds ago it was written.
-pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) -> Option<Waiting> {
+pub(crate) fn obstacle(
+    list: &List,
+    age: u64,
+    grace: u64,
+    sessions: &[&ListedPin],
+) -> Option<WaitingGarbage> {
     let seconds = grace.saturating_sub(age);
     let in_the_way = sessions.iter().filter(|seen| seen.sequence() < list.sequence);
     let sessions: Vec<String> = in_the_way.map(|seen| seen.what()).collect();
     let garbage = Amount { objects: list.objects, bytes: list.bytes };
-    (seconds > 0 || !sessions.is_empty()).then_some(Waiting { garbage, seconds, sessions })
+    (seconds > 0 || !sessions.is_empty()).then_some(WaitingGarbage { garbage, seconds, sessions })
 }
 
 /// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
@@ -84,22 +89,22 @@ pub(crate) async fn sweep(
     };
     let unmarked =
         items.into_iter().filter(|item| is_unmarked(marks, item.name.kind, &item.name.id));
-    let (mut freed, mut unjudged): (Vec<Item>, Vec<Item>) =
+    let (mut freed, mut unjudged): (Vec<CondemnedObject>, Vec<CondemnedObject>) =
         unmarked.partition(|item| is_judged(marks, item.name.kind));
     let mut doubts = Vec::new();
     if !dry {
         // Another collection may have been quicker, and the names given again since.
-        let state = State::load(store).await?;
+        let state = CollectionState::load(store).await?;
         if !state.open().any(|open| open.id == list.id) {
             return Ok(Swept::default());
         }
-        let is_pack = |item: &&Item| item.name.kind == Kind::Pack;
+        let is_pack = |item: &&CondemnedObject| item.name.kind == CondemnedKind::Pack;
         let packs: Vec<(PackId, u32)> =
             freed.iter().filter(is_pack).map(|item| (PackId(item.name.id), item.size)).collect();
         let mut only = copies::only(store, marks, &packs).await?;
         freed.retain(|item| {
             let why = match item.name.kind {
-                Kind::Pack => only.remove(&PackId(item.name.id)),
+                CondemnedKind::Pack => only.remove(&PackId(item.name.id)),
                 _ => None,
             };
             unjudged.extend(why.is_some().then_some(*item));
@@ -108,8 +113,8 @@ pub(crate) async fn sweep(
             goes
         });
         // By kind: nothing is left that refers to what is gone.
-        for kind in Kind::ALL {
-            let names: Vec<Name> =
+        for kind in CondemnedKind::ALL {
+            let names: Vec<CondemnedName> =
                 freed.iter().map(|item| item.name).filter(|name| name.kind == kind).collect();
             for batch in names.chunks(BATCH) {
                 let looked = Instant::now();

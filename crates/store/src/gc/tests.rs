@@ -1,10 +1,10 @@
 use super::*;
-use crate::collection::{List, State, lists};
+use crate::collection::{CollectionState, List, lists};
 use crate::condemned;
 use crate::testing::{self, noise};
 use crate::{
-    Content, Cost, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store, import,
-    pack, verify,
+    Argon2Cost, Content, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store,
+    import, pack, verify,
 };
 use block::{ErrorKind, Memory, Span};
 use object_store::path::Path;
@@ -38,7 +38,7 @@ fn secret() -> Secret {
 async fn fresh_encrypted() -> (Store, Clocked) {
     let backend = Clocked::new(testing::NOW);
     let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
-    let key = NewKey { name: "test", secret: &secret(), cost: Cost::NORMAL };
+    let key = NewKey { name: "test", secret: &secret(), cost: Argon2Cost::NORMAL };
     let (settings, world) = (testing::encrypted_settings(), testing::world(1));
     let store = Store::create_encrypted(shared, settings, world, &key).await.unwrap();
     (store, backend)
@@ -99,11 +99,11 @@ async fn read_from(store: &Store, name: &str) -> Vec<u8> {
     bytes
 }
 
-fn now() -> Options {
-    Options { grace: Duration::ZERO, ..Options::default() }
+fn now() -> GcOptions {
+    GcOptions { grace: Duration::ZERO, ..GcOptions::default() }
 }
 
-async fn gc(store: &Store, options: Options) -> Report {
+async fn gc(store: &Store, options: GcOptions) -> GcReport {
     collect(store, &options, &()).await.unwrap()
 }
 
@@ -119,8 +119,8 @@ async fn what_is_removed_is_deleted_after_the_grace_period_and_nothing_else() {
     publish(&store, "b:1", &[7, 8]).await;
     remove(&store, "b:1").await;
 
-    let options = Options { rewrite_below: 0.0, ..Options::default() };
-    let dry = gc(&store, Options { dry_run: true, ..options }).await;
+    let options = GcOptions { rewrite_below: 0.0, ..GcOptions::default() };
+    let dry = gc(&store, GcOptions { dry_run: true, ..options }).await;
     let found = gc(&store, options).await;
     assert_eq!(found.found.objects, 3, "a pack, a segment, a root");
     assert_eq!((dry.found, dry.freed), (found.found, Amount::default()));
@@ -150,7 +150,7 @@ async fn a_session_keeps_what_it_found_stored_and_a_later_one_does_not_rely_on_i
     assert_eq!(count(&backend, "packs").await, 1, "nothing was stored again");
     remove(&store, "old:1").await;
     backend.advance(3600);
-    let no_rewriting = Options { rewrite_below: 0.0, ..now() };
+    let no_rewriting = GcOptions { rewrite_below: 0.0, ..now() };
     let found = gc(&store, no_rewriting).await;
     assert!(found.found.objects > 0);
     assert_eq!(found.freed, Amount::default());
@@ -249,7 +249,7 @@ async fn mostly_unreferenced_packs_are_rewritten_and_readers_find_the_rest() {
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2, 9]).await;
     remove(&store, "a:1").await;
-    let options = Options { grace: Duration::from_secs(DAY), ..Options::default() };
+    let options = GcOptions { grace: Duration::from_secs(DAY), ..GcOptions::default() };
     let report = gc(&store, options).await;
     assert_eq!(report.rewritten.objects, 1);
     assert_eq!(report.kept_bytes, 7 * PAGE as u64 + pack::OVERHEAD);
@@ -266,7 +266,7 @@ async fn mostly_unreferenced_packs_are_rewritten_and_readers_find_the_rest() {
     remove(&store, "a:2").await;
     for _ in 0..4 {
         backend.advance(DAY);
-        gc(&store, Options { rewrite_below: 1.0, ..options }).await;
+        gc(&store, GcOptions { rewrite_below: 1.0, ..options }).await;
         assert_eq!(read(&backend, "a:3").await, image(&[2]));
     }
     remove(&store, "a:3").await;
@@ -285,7 +285,7 @@ async fn what_cannot_be_read_stops_the_deletion_of_what_it_may_refer_to() {
     publish(&store, "a:1", &[1, 2, 3]).await;
     publish(&store, "b:1", &[4, 5]).await;
     remove(&store, "b:1").await;
-    let all = gc(&store, Options { dry_run: true, ..now() }).await.found;
+    let all = gc(&store, GcOptions { dry_run: true, ..now() }).await.found;
     assert_eq!(all.objects, 3);
     let id = store.refs().get(RefKind::Image, "a:1").await.unwrap().unwrap().body.manifest.unwrap();
     let root = Path::from(format!("manifests/{id}"));
@@ -301,7 +301,7 @@ async fn what_cannot_be_read_stops_the_deletion_of_what_it_may_refer_to() {
         let mut bad = good.clone().unwrap_or_default().to_vec();
         bad.extend_from_slice(b"damage");
         backend.put(path, bad.into()).await.unwrap();
-        let report = gc(&store, Options { dry_run: true, ..now() }).await;
+        let report = gc(&store, GcOptions { dry_run: true, ..now() }).await;
         assert_eq!(report.found.objects, judged, "{path}");
         assert_eq!(report.doubts.len(), 1, "{:?}", report.doubts);
         let word = if path == &root { "image a:1" } else { path.as_ref() };
@@ -360,7 +360,7 @@ async fn a_rewriting_that_was_stopped_before_the_old_pack_was_condemned_is_finis
     publish(&store, "a:2", &[2]).await;
     remove(&store, "a:1").await;
     let before = objects::list(&backend, "refs/gc").await.unwrap().len();
-    gc(&store, Options::default()).await;
+    gc(&store, GcOptions::default()).await;
     for meta in objects::list(&backend, "refs/gc").await.unwrap() {
         backend.delete(&meta.location).await.unwrap();
     }
@@ -378,7 +378,7 @@ async fn a_pack_that_is_in_use_altogether_is_never_rewritten() {
         publish(&store, "a:1", &[1, 2, 3]).await;
         publish(&store, "a:2", &[4]).await;
         let before = objects::list(&backend, pack::PREFIX).await.unwrap();
-        let options = Options { rewrite_below: 1.0, ..now() };
+        let options = GcOptions { rewrite_below: 1.0, ..now() };
         let report = gc(&store, options).await;
         assert_eq!((report.rewritten, report.found), Default::default());
         assert_eq!(objects::list(&backend, pack::PREFIX).await.unwrap(), before);
@@ -398,14 +398,15 @@ async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
     publish(&store, "a:2", &[2]).await;
     remove(&store, "a:1").await;
     let before = objects::list(&backend, pack::PREFIX).await.unwrap();
-    assert_eq!(gc(&store, Options::default()).await.rewritten.objects, 1);
+    assert_eq!(gc(&store, GcOptions::default()).await.rewritten.objects, 1);
     // Another collection found the new pack before anything led to it.
     let packs = objects::list(&backend, pack::PREFIX).await.unwrap();
     let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
     let new = new.unwrap().location.filename().unwrap().parse::<crate::PackId>().unwrap();
-    let name = condemned::Name { kind: condemned::Kind::Pack, id: new.0 };
-    let list = lists::write(&store, vec![condemned::Item { name, size: 1 }]).await.unwrap();
-    let state = State::load(&store).await.unwrap();
+    let name = condemned::CondemnedName { kind: condemned::CondemnedKind::Pack, id: new.0 };
+    let list =
+        lists::write(&store, vec![condemned::CondemnedObject { name, size: 1 }]).await.unwrap();
+    let state = CollectionState::load(&store).await.unwrap();
     let (id, sequence) = (crate::id::CondemnedId(list), state.sequence + 1);
     let lists =
         [state.lists.clone(), vec![List { id, sequence, objects: 1, bytes: 1, swept: None }]];
@@ -424,12 +425,12 @@ async fn what_could_not_be_judged_stays_condemned() {
     publish(&store, "a:1", &[1, 2, 3]).await;
     publish(&store, "b:1", &[4, 5]).await;
     remove(&store, "b:1").await;
-    let found = gc(&store, Options::default()).await.found;
+    let found = gc(&store, GcOptions::default()).await.found;
     assert_eq!(found.objects, 3);
     backend.advance(DAY);
     let strange = Path::from("refs/parcel/x/00000000000000000001");
     backend.put(&strange, "?".into()).await.unwrap();
-    let report = gc(&store, Options::default()).await;
+    let report = gc(&store, GcOptions::default()).await;
     assert_eq!((report.freed, report.doubts.len()), (Amount::default(), 1));
     // A collection that knows better may be at its deletion.
     let session = testing::session(&store).await;
@@ -437,7 +438,7 @@ async fn what_could_not_be_judged_stays_condemned() {
     assert_eq!(count(&backend, pack::PREFIX).await, 3, "it is stored again");
     session.close(Ok(())).await.unwrap();
     backend.delete(&strange).await.unwrap();
-    assert_eq!(gc(&store, Options::default()).await.freed, found);
+    assert_eq!(gc(&store, GcOptions::default()).await.freed, found);
 }
 
 #[tokio::test]
@@ -454,7 +455,7 @@ async fn a_collection_whose_pin_was_renewed_is_not_another_one() {
     let others: Vec<String> = others.into_iter().map(|seen| seen.what()).collect();
     assert_eq!(others, ["test"]);
 
-    let options = Options { stale: Duration::ZERO, ..now() };
+    let options = GcOptions { stale: Duration::ZERO, ..now() };
     let round = collect::Round { store: &store, session: &own, options: &options, progress: &() };
     assert_eq!(round.bury(round.now().await.unwrap()).await.unwrap().len(), 1);
     own.check().await.unwrap();
@@ -469,7 +470,7 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
         let slow = objects::testing::Unreliable::new(
             Arc::new(backend.clone()),
             1,
-            objects::testing::Faults::default(),
+            objects::testing::FaultRates::default(),
         );
         let shared: Arc<dyn ObjectStore> = Arc::new(slow.clone());
         let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
@@ -477,20 +478,20 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
         let mut items = Vec::new();
         for number in 0..MANY {
             let id = *blake3::hash(&number.to_le_bytes()).as_bytes();
-            let name = condemned::Name { kind: condemned::Kind::Pack, id };
+            let name = condemned::CondemnedName { kind: condemned::CondemnedKind::Pack, id };
             backend.put(&Path::from(name.key()), "x".into()).await.unwrap();
-            items.push(condemned::Item { name, size: 1 });
+            items.push(condemned::CondemnedObject { name, size: 1 });
         }
         let id = crate::id::CondemnedId(lists::write(&store, items).await.unwrap());
         let bytes = MANY as u64;
         let list = List { id, sequence: 1, objects: bytes, bytes, swept: None };
-        State::default().replace(&store, vec![list.clone()]).await.unwrap();
+        CollectionState::default().replace(&store, vec![list.clone()]).await.unwrap();
 
         let delay = Duration::from_secs(1);
-        slow.set(objects::testing::Faults {
+        slow.set(objects::testing::FaultRates {
             delayed: 1000,
             delay,
-            ..objects::testing::Faults::default()
+            ..objects::testing::FaultRates::default()
         });
         let bury = async {
             for _ in 0..10_000 {
@@ -520,11 +521,11 @@ async fn a_removal_is_forgotten_after_thirty_days_and_its_name_can_be_made_again
     remove(&store, "a:1").await;
     for days in [2, 27] {
         backend.advance(days * DAY);
-        gc(&store, Options::default()).await;
+        gc(&store, GcOptions::default()).await;
         assert_eq!(count(&backend, "refs/image/a:1").await, 1, "the removal stays");
     }
     backend.advance(2 * DAY);
-    assert!(gc(&store, Options::default()).await.records > 0);
+    assert!(gc(&store, GcOptions::default()).await.records > 0);
     assert_eq!(count(&backend, "refs/image").await, 1, "that of the other image");
     publish(&store, "a:1", &[3]).await;
     assert_eq!(read(&backend, "a:1").await, image(&[3]));
@@ -539,7 +540,7 @@ async fn an_encrypted_store_is_collected_and_what_is_left_is_read() {
     publish(&store, "b:1", &[7]).await;
     remove(&store, "a:1").await;
     remove(&store, "b:1").await;
-    let options = Options::default();
+    let options = GcOptions::default();
     let found = gc(&store, options).await;
     assert_eq!((found.rewritten.objects, found.doubts.len()), (1, 0));
     backend.advance(DAY);
@@ -655,7 +656,7 @@ async fn run(steps: Vec<Step>) {
             Step::Collect(grace, rewrite) => {
                 let grace = if grace { Duration::from_secs(DAY / 2) } else { Duration::ZERO };
                 let rewrite_below = f64::from(rewrite) / 2.0;
-                let options = Options { grace, rewrite_below, ..Options::default() };
+                let options = GcOptions { grace, rewrite_below, ..GcOptions::default() };
                 match collect(&store, &options, &()).await {
                     // Others are at work.
                     Err(e) if damaged => assert_eq!(e.kind(), ErrorKind::Conflict),

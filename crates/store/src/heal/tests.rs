@@ -44,7 +44,8 @@ impl Lab {
         let key = pack::path(&done.id);
         self.backend.put(&key, done.bytes.clone().into()).await.unwrap();
         let meta = self.backend.head(&key).await.unwrap();
-        let index = pack::Index::load(&*self.backend, self.store.settings(), &meta).await.unwrap();
+        let index =
+            pack::PackIndex::load(&*self.backend, self.store.settings(), &meta).await.unwrap();
         let now: Vec<_> = index.chunks().collect();
         rewritten::save(&self.store, pack, now.iter().copied()).await.unwrap();
         now

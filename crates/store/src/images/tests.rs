@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing;
-use crate::{Cost, NewKey, Secret, import};
+use crate::{Argon2Cost, NewKey, Secret, import};
 use block::Memory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -15,7 +15,7 @@ async fn fresh(encrypted: bool) -> (Store, Clocked) {
     let world = testing::world(1);
     let store = if encrypted {
         let secret = Secret::key_file(testing::noise(77, 40)).unwrap();
-        let key = NewKey { name: "test", secret: &secret, cost: Cost::NORMAL };
+        let key = NewKey { name: "test", secret: &secret, cost: Argon2Cost::NORMAL };
         Store::create_encrypted(shared, testing::encrypted_settings(), world, &key).await
     } else {
         Store::create(shared, testing::settings(), world).await
@@ -110,7 +110,7 @@ async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
     let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     store.refs().remove(RefKind::Image, "a:1", made.sequence).await.unwrap();
-    let options = gc::Options::default();
+    let options = gc::GcOptions::default();
     gc::collect(&store, &options, &()).await.unwrap();
     // It is condemned, and not deleted yet.
     let back = restore(&store, RefKind::Image, "a:1").await.unwrap();
@@ -121,7 +121,7 @@ async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
     store.manifest(&manifest_of(&back).unwrap()).await.unwrap().chunks().await.unwrap();
 
     store.refs().remove(RefKind::Image, "a:1", back.sequence).await.unwrap();
-    let all = gc::Options { grace: Duration::ZERO, ..options };
+    let all = gc::GcOptions { grace: Duration::ZERO, ..options };
     assert!(gc::collect(&store, &all, &()).await.unwrap().freed.objects > 0);
     let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

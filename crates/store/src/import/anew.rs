@@ -1,7 +1,7 @@
 //! Chunks stored once more, side by side, wherever else the store has them.
 
 use super::pipeline::Worked;
-use super::writer::{Done, Source, Writer};
+use super::writer::{ChunkOrigin, PreparedItem, Writer};
 use crate::chunker::PAGE;
 use crate::rewritten;
 use crate::{ChunkRef, Imported, Session, Store, chunk};
@@ -30,7 +30,7 @@ pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imp
     let mut reads = pin!(stream::iter(reads).buffered(READS));
     let mut start = 0;
     while let Some((at, source)) = reads.try_next().await? {
-        let done = Done::Chunk { start, len: at.len, id: at.id, source };
+        let done = PreparedItem::Chunk { start, len: at.len, id: at.id, source };
         start += u64::from(at.len) / PAGE as u64;
         writer
             .take(Worked { done: vec![done], windows: Vec::new(), scanned: at.len.into(), zero: 0 })
@@ -42,11 +42,11 @@ pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imp
 }
 
 /// A chunk as it is stored again.
-async fn encoded(store: Store, at: ChunkRef) -> Result<(ChunkRef, Source)> {
+async fn encoded(store: Store, at: ChunkRef) -> Result<(ChunkRef, ChunkOrigin)> {
     let plain = store.read_chunk(&at).await?;
     offload(move || {
         let (encoding, stored) = chunk::encode(store.settings(), &at.id, plain)?;
-        Ok((at, Source::New(encoding, stored)))
+        Ok((at, ChunkOrigin::New(encoding, stored)))
     })
     .await
 }

@@ -1,6 +1,6 @@
 //! Looking for known chunks in a device, without storing anything.
 
-use super::feed::{Batch, Feed, Item};
+use super::feed::{Batch, Feed, FeedItem};
 use super::sections::Sections;
 use crate::manifest_root;
 use crate::{ChunkId, Progress, Store, chunk};
@@ -50,7 +50,7 @@ pub(crate) async fn search(
 fn among(store: &Store, wanted: &HashMap<ChunkId, u32>, batch: &Batch) -> Vec<(ChunkId, u64)> {
     let mut found = Vec::new();
     for item in &batch.items {
-        if let Item::Chunk { start, data } = item {
+        if let FeedItem::Chunk { start, data } = item {
             let id = chunk::id_of(store.settings(), data);
             if wanted.contains_key(&id) {
                 found.push((id, start * BLOCK));

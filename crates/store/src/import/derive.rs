@@ -1,6 +1,6 @@
 //! A manifest from another one and what changed.
 
-use super::feed::Item;
+use super::feed::FeedItem;
 use super::pipeline::Pipeline;
 use super::sections::Sections;
 use super::{Grain, Imported};
@@ -106,7 +106,7 @@ pub async fn derive_with_known(
         let named = placed(known, start, end);
         if within.is_empty() && named.is_empty() {
             if let Some(id) = base.segment_id(segment as usize) {
-                derivation.pipeline.feed.push(Item::Shared { segment, id });
+                derivation.pipeline.feed.push(FeedItem::Shared { segment, id });
                 derivation.pipeline.advance().await?;
             }
             continue;
@@ -289,7 +289,7 @@ impl Derivation<'_> {
                 break;
             }
             let placed = piece.part(piece.start.max(from), piece.end().min(to));
-            self.pipeline.feed.push(Item::Base { segment, placed });
+            self.pipeline.feed.push(FeedItem::Base { segment, placed });
             self.pipeline.advance().await?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The first stage of an import: bytes become chunks, in image order.
 
 use crate::SegmentId;
-use crate::chunker::{Cutter, PAGE, Verdict};
+use crate::chunker::{Cutter, PAGE, PageCut};
 use crate::segment::Placed;
 use bytes::{Bytes, BytesMut};
 
@@ -14,7 +14,7 @@ const SPARE: usize = 8;
 
 /// What the next stages get, in image order.
 #[derive(Debug)]
-pub(crate) enum Item {
+pub(crate) enum FeedItem {
     /// A chunk that starts at this block of the image.
     Chunk { start: u64, data: Bytes },
     /// An unchanged piece of the base, in segment number `segment`.
@@ -26,7 +26,7 @@ pub(crate) enum Item {
 /// A number of items, and what was looked at to make them.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<FeedItem>,
     /// What chunks are parts of; to be given back to [`Feed::recycle`].
     pub(crate) windows: Vec<Bytes>,
     pub(crate) scanned: u64,
@@ -99,12 +99,12 @@ impl Feed {
             let (at, next) = (self.cut, self.cut + PAGE);
             let block = self.origin + (at / PAGE) as u64;
             match self.cutter.page(block, &self.buffer[at..next]) {
-                Verdict::Join => {}
-                Verdict::Cut => {
+                PageCut::Join => {}
+                PageCut::Cut => {
                     self.chunks.push((self.chunk, next));
                     self.chunk = next;
                 }
-                Verdict::Hole => {
+                PageCut::Hole => {
                     if self.chunk < at {
                         self.chunks.push((self.chunk, at));
                     }
@@ -122,11 +122,11 @@ impl Feed {
     /// Adds whole pages as one chunk, whatever they hold: the caller cuts.
     pub(crate) fn push_chunk(&mut self, start: u64, data: Bytes) {
         self.bytes += data.len();
-        self.batch.items.push(Item::Chunk { start, data });
+        self.batch.items.push(FeedItem::Chunk { start, data });
     }
 
     /// Adds what needs no bytes; [`jump`](Self::jump) was called before.
-    pub(crate) fn push(&mut self, item: Item) {
+    pub(crate) fn push(&mut self, item: FeedItem) {
         self.batch.items.push(item);
     }
 
@@ -172,7 +172,9 @@ impl Feed {
         for (start, end) in self.chunks.drain(..) {
             self.bytes += end - start;
             let data = bytes.slice(start..end);
-            self.batch.items.push(Item::Chunk { start: self.origin + (start / PAGE) as u64, data });
+            self.batch
+                .items
+                .push(FeedItem::Chunk { start: self.origin + (start / PAGE) as u64, data });
         }
         if bytes.len() >= WINDOW {
             self.batch.windows.push(bytes);

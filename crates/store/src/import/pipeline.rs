@@ -1,10 +1,10 @@
 //! The second stage of an import: chunks are hashed and compressed on the runtime's blocking
 //! threads, a bounded number of batches at a time, and handed on in order.
 
-use super::feed::{Batch, Feed, Item};
-use super::writer::{Done, Source, Writer};
+use super::feed::{Batch, Feed, FeedItem};
+use super::writer::{ChunkOrigin, PreparedItem, Writer};
 use crate::chunk;
-use crate::known::Known;
+use crate::known::ChunkTable;
 use crate::{Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const BATCHES: usize = 5;
 
 /// A batch whose chunks were hashed, and compressed where they are new.
 pub(crate) struct Worked {
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: Vec<PreparedItem>,
     pub(crate) windows: Vec<Bytes>,
     pub(crate) scanned: u64,
     pub(crate) zero: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Worked {
 pub(crate) struct Pipeline<'a> {
     pub(crate) feed: Feed,
     store: &'a Store,
-    known: Arc<Known>,
+    known: Arc<ChunkTable>,
     tasks: JoinSet<(u64, Result<Worked>)>,
     submitted: u64,
     written: u64,
@@ -40,10 +40,15 @@ impl<'a> Pipeline<'a> {
         let (store, absent) = (session.store(), session.absent());
         let known = match &session.plan().journal {
             Some(journal) => {
-                Known::of_packs(store.backend(), store.settings(), absent, journal.packs().await)
-                    .await?
+                ChunkTable::of_packs(
+                    store.backend(),
+                    store.settings(),
+                    absent,
+                    journal.packs().await,
+                )
+                .await?
             }
-            None => Known::load_without(store.backend(), store.settings(), absent).await?,
+            None => ChunkTable::load_without(store.backend(), store.settings(), absent).await?,
         };
         let writer = Writer::new(session, progress).avoiding(known.newer().clone());
         Ok(Self {
@@ -108,26 +113,26 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-fn work(store: &Store, known: &Known, batch: Batch) -> Result<Worked> {
+fn work(store: &Store, known: &ChunkTable, batch: Batch) -> Result<Worked> {
     let settings = store.settings();
     let done = batch
         .items
         .into_iter()
         .map(|item| {
             Ok(match item {
-                Item::Base { segment, placed } => Done::Base { segment, placed },
-                Item::Shared { segment, id } => Done::Shared { segment, id },
-                Item::Chunk { start, data } => {
+                FeedItem::Base { segment, placed } => PreparedItem::Base { segment, placed },
+                FeedItem::Shared { segment, id } => PreparedItem::Shared { segment, id },
+                FeedItem::Chunk { start, data } => {
                     let id = chunk::id_of(settings, &data);
                     let len = data.len() as u32;
                     let source = match known.find(&id) {
-                        Some(at) => Source::Known(at),
+                        Some(at) => ChunkOrigin::Known(at),
                         None => {
                             let (encoding, stored) = chunk::encode(settings, &id, data)?;
-                            Source::New(encoding, stored)
+                            ChunkOrigin::New(encoding, stored)
                         }
                     };
-                    Done::Chunk { start, len, id, source }
+                    PreparedItem::Chunk { start, len, id, source }
                 }
             })
         })

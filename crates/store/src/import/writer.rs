@@ -22,9 +22,9 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// An item of which all is known but where it will be stored.
-pub(crate) enum Done {
+pub(crate) enum PreparedItem {
     /// A chunk that starts at this block of the image.
-    Chunk { start: u64, len: u32, id: ChunkId, source: Source },
+    Chunk { start: u64, len: u32, id: ChunkId, source: ChunkOrigin },
     /// An unchanged piece of the base.
     Base { segment: u64, placed: Placed },
     /// A whole unchanged segment of the base.
@@ -32,7 +32,7 @@ pub(crate) enum Done {
 }
 
 /// Where the bytes of a chunk come from.
-pub(crate) enum Source {
+pub(crate) enum ChunkOrigin {
     /// The store has them.
     Known(ChunkRef),
     /// They are to be stored.
@@ -41,7 +41,7 @@ pub(crate) enum Source {
 
 /// A chunk's place; the pack may not have its id yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct PackPosition {
     pack: u32,
     offset: u32,
     stored: u32,
@@ -49,23 +49,23 @@ struct Place {
     encoding: Encoding,
 }
 
-struct Row {
+struct SegmentRow {
     start: u32,
     blocks: u32,
     skip: u32,
     id: ChunkId,
-    place: Place,
+    place: PackPosition,
 }
 
 /// A segment in the making.
 struct Draft {
     index: u64,
-    rows: Vec<Row>,
+    rows: Vec<SegmentRow>,
     /// Packs with lower numbers must be durable before it is written.
     packs: u32,
 }
 
-struct Slot {
+struct PackSlot {
     id: Option<PackId>,
     durable: bool,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Writer<'a> {
     progress: &'a dyn Progress,
     pack: pack::Builder,
     /// All packs that rows name; the open one has no id yet.
-    slots: Vec<Slot>,
+    slots: Vec<PackSlot>,
     numbers: HashMap<PackId, u32>,
     /// The number of the open pack.
     open: Option<u32>,
@@ -95,7 +95,7 @@ pub(crate) struct Writer<'a> {
     /// How many packs from the first on are durable.
     durable: u32,
     /// Chunks stored by this import.
-    fresh: HashMap<ChunkId, Place>,
+    fresh: HashMap<ChunkId, PackPosition>,
     draft: Option<Draft>,
     waiting: VecDeque<Draft>,
     segments: Vec<Option<SegmentId>>,
@@ -137,15 +137,15 @@ impl<'a> Writer<'a> {
         let before = self.stats.stored_bytes;
         for done in worked.done {
             match done {
-                Done::Chunk { start, len, id, source } => {
+                PreparedItem::Chunk { start, len, id, source } => {
                     self.chunk(start, len, id, source).await?;
                 }
-                Done::Base { segment, placed } => {
+                PreparedItem::Base { segment, placed } => {
                     let place = self.place(&placed.at);
                     let Placed { start, blocks, skip, at } = placed;
-                    self.row(segment, Row { start, blocks, skip, id: at.id, place }).await?;
+                    self.row(segment, SegmentRow { start, blocks, skip, id: at.id, place }).await?;
                 }
-                Done::Shared { segment, id } => {
+                PreparedItem::Shared { segment, id } => {
                     self.rotate(None).await?;
                     self.set_segment(segment, id);
                 }
@@ -157,12 +157,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    async fn chunk(&mut self, start: u64, len: u32, id: ChunkId, source: Source) -> Result<()> {
+    async fn chunk(
+        &mut self,
+        start: u64,
+        len: u32,
+        id: ChunkId,
+        source: ChunkOrigin,
+    ) -> Result<()> {
         let mut reused = true;
         let place = match (self.fresh.get(&id), source) {
             (Some(place), _) => *place,
-            (None, Source::Known(at)) => self.place(&at),
-            (None, Source::New(encoding, stored)) => {
+            (None, ChunkOrigin::Known(at)) => self.place(&at),
+            (None, ChunkOrigin::New(encoding, stored)) => {
                 reused = false;
                 let place = self.store_chunk(id, len, encoding, &stored).await?;
                 self.fresh.insert(id, place);
@@ -174,7 +180,7 @@ impl<'a> Writer<'a> {
             self.stats.reused_bytes += u64::from(len);
         }
         let blocks = len / PAGE as u32;
-        let row = Row { start: (start % SEGMENT_PAGES) as u32, blocks, skip: 0, id, place };
+        let row = SegmentRow { start: (start % SEGMENT_PAGES) as u32, blocks, skip: 0, id, place };
         self.row(start / SEGMENT_PAGES, row).await
     }
 
@@ -184,7 +190,7 @@ impl<'a> Writer<'a> {
         len: u32,
         encoding: Encoding,
         stored: &[u8],
-    ) -> Result<Place> {
+    ) -> Result<PackPosition> {
         if self.pack.has(self.plan.pack_bytes) {
             self.close_pack().await?;
         }
@@ -192,7 +198,7 @@ impl<'a> Writer<'a> {
             Some(number) => number,
             None => {
                 let number = self.slots.len() as u32;
-                self.slots.push(Slot { id: None, durable: false });
+                self.slots.push(PackSlot { id: None, durable: false });
                 *self.open.insert(number)
             }
         };
@@ -201,21 +207,21 @@ impl<'a> Writer<'a> {
         self.stats.new_bytes += u64::from(len);
         self.stats.stored_bytes += stored.len() as u64;
         let blocks = (len / PAGE as u32) as u16;
-        Ok(Place { pack: number, offset, stored: stored.len() as u32, blocks, encoding })
+        Ok(PackPosition { pack: number, offset, stored: stored.len() as u32, blocks, encoding })
     }
 
     /// The place of a chunk that is stored already.
-    fn place(&mut self, at: &ChunkRef) -> Place {
+    fn place(&mut self, at: &ChunkRef) -> PackPosition {
         let slots = &mut self.slots;
         let pack = *self.numbers.entry(at.pack).or_insert_with(|| {
-            slots.push(Slot { id: Some(at.pack), durable: true });
+            slots.push(PackSlot { id: Some(at.pack), durable: true });
             slots.len() as u32 - 1
         });
         let ChunkRef { len, offset, stored, encoding, .. } = *at;
-        Place { pack, offset, stored, blocks: (len / PAGE as u32) as u16, encoding }
+        PackPosition { pack, offset, stored, blocks: (len / PAGE as u32) as u16, encoding }
     }
 
-    async fn row(&mut self, segment: u64, row: Row) -> Result<()> {
+    async fn row(&mut self, segment: u64, row: SegmentRow) -> Result<()> {
         if self.draft.as_ref().is_none_or(|draft| draft.index != segment) {
             self.rotate(Some(segment)).await?;
         }
@@ -285,7 +291,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn placed(&self, row: &Row) -> Result<Placed> {
+    fn placed(&self, row: &SegmentRow) -> Result<Placed> {
         let place = &row.place;
         let pack = self.slots.get(place.pack as usize).and_then(|slot| slot.id);
         let at = ChunkRef {

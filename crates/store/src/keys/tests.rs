@@ -1,6 +1,6 @@
 use super::*;
 use crate::slots::{self, FORM, hex};
-use crate::{Cost, Secret};
+use crate::{Argon2Cost, Secret};
 use crate::{RefBody, RefKind, Settings, import, testing};
 use block::{ErrorKind, Memory};
 use object_store::memory::InMemory;
@@ -17,7 +17,7 @@ fn key_file(byte: u8) -> Secret {
 }
 
 fn new<'a>(name: &'a str, secret: &'a Secret) -> NewKey<'a> {
-    NewKey { name, secret, cost: Cost::TRIVIAL }
+    NewKey { name, secret, cost: Argon2Cost::TRIVIAL }
 }
 
 async fn create(backend: &Arc<InMemory>, seed: u64, secret: &Secret) -> Result<Store> {
@@ -133,11 +133,11 @@ async fn a_flipped_bit_or_a_cut_in_the_slots_never_opens_the_store_wrongly() {
     let place = Path::from(key(1));
     let good = backend.get(&place).await.unwrap().bytes().await.unwrap();
     for at in 0..good.len() {
-        assert!(Document::decode("k", &good[..at]).is_err(), "{at} bytes");
+        assert!(SlotsDocument::decode("k", &good[..at]).is_err(), "{at} bytes");
         for bit in 0..8 {
             let mut bad = good.to_vec();
             bad[at] ^= 1 << bit;
-            assert!(Document::decode("k", &bad).is_err(), "bit {bit} of byte {at}");
+            assert!(SlotsDocument::decode("k", &bad).is_err(), "bit {bit} of byte {at}");
         }
     }
     backend.delete(&place).await.unwrap();

@@ -76,7 +76,7 @@ proptest! {
     fn any_body_is_refused_or_keeps_the_rules(
         mut bytes in prop::collection::vec(any::<u8>(), 0..300), packs in 0u8..3, entries in 0u8..4,
     ) {
-        let len = HEADER + usize::from(packs) * 32 + usize::from(entries) * size_of::<Entry>();
+        let len = HEADER + usize::from(packs) * 32 + usize::from(entries) * size_of::<MovedEntry>();
         bytes.resize(len, 0);
         bytes[..HEADER].fill(0);
         (bytes[0], bytes[4]) = (packs, entries);

@@ -1,6 +1,6 @@
 //! Records by their keys: for who passes on what others read and write.
 
-use super::{Document, MAX_LEN, RefBody, RefKind, RefRecord, Refs, damaged, key, parse_key};
+use super::{MAX_LEN, RefBody, RefDocument, RefKind, RefRecord, Refs, damaged, key, parse_key};
 use crate::Settings;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -57,7 +57,7 @@ impl KeyedRecord {
         if bytes.len() as u64 > MAX_LEN {
             return Err(damaged(&text, "it is too long"));
         }
-        let document = Document::decode(refs.store.settings(), &text, bytes)?;
+        let document = RefDocument::decode(refs.store.settings(), &text, bytes)?;
         let right = document.kind == key.kind
             && document.kind.check(&document.name).is_ok()
             && refs.place(key.kind, &document.name) == key.row;
@@ -67,7 +67,7 @@ impl KeyedRecord {
         Ok(Self::of(document))
     }
 
-    fn of(document: Document) -> Self {
+    fn of(document: RefDocument) -> Self {
         let (kind, name, sequence) = (document.kind, document.name.clone(), document.sequence);
         Self { kind, name, sequence, record: document.into_record() }
     }

@@ -284,8 +284,8 @@ async fn who_slept_while_nobody_else_wrote_has_written() {
     assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap().unwrap().body.size, 99);
 }
 
-fn sample(settings: &Settings) -> (String, Bytes, Document) {
-    let document = Document {
+fn sample(settings: &Settings) -> (String, Bytes, RefDocument) {
+    let document = RefDocument {
         kind: RefKind::Image,
         name: "debian:3".into(),
         sequence: 7,
@@ -306,7 +306,7 @@ fn sample(settings: &Settings) -> (String, Bytes, Document) {
 fn any_truncation_or_flipped_bit_of_a_record_is_refused() {
     for settings in [testing::settings(), testing::encrypted_settings()] {
         let (key, good, document) = sample(&settings);
-        let read = |bytes: &[u8]| Document::decode(&settings, &key, bytes);
+        let read = |bytes: &[u8]| RefDocument::decode(&settings, &key, bytes);
         assert_eq!(read(&good).unwrap().into_record(), document.into_record());
         for len in 0..good.len() {
             assert!(read(&good[..len]).is_err(), "{len} bytes");
@@ -327,7 +327,7 @@ fn a_record_in_clear_does_not_pass_in_an_encrypted_store_nor_the_reverse() {
     let (plain, encrypted) = (testing::settings(), testing::encrypted_settings());
     for (writer, reader) in [(&plain, &encrypted), (&encrypted, &plain)] {
         let (key, bytes, _) = sample(writer);
-        let error = Document::decode(reader, &key, &bytes).err().unwrap();
+        let error = RefDocument::decode(reader, &key, &bytes).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().contains("not encrypted"), "{error}");
     }
@@ -339,7 +339,7 @@ fn the_length_of_a_sealed_record_says_little_of_its_name() {
     let lengths: Vec<usize> = ["a:1", "a-much-longer-name-than-that:1"]
         .map(|name| {
             let (_, _, document) = sample(&settings);
-            let document = Document { name: name.into(), ..document };
+            let document = RefDocument { name: name.into(), ..document };
             document.encode(&settings, "refs/image/x/1").unwrap().len()
         })
         .to_vec();
@@ -350,7 +350,7 @@ fn the_length_of_a_sealed_record_says_little_of_its_name() {
 async fn names_live_hidden_in_an_encrypted_store_as_in_one_in_clear() {
     let backend = Arc::new(InMemory::new());
     let secret = crate::Secret::key_file(vec![1; 32]).unwrap();
-    let new = crate::NewKey { name: "first", secret: &secret, cost: crate::Cost::TRIVIAL };
+    let new = crate::NewKey { name: "first", secret: &secret, cost: crate::Argon2Cost::TRIVIAL };
     let (settings, world) = (testing::encrypted_settings(), testing::world(1));
     let refs =
         Store::create_encrypted(backend.clone(), settings, world, &new).await.unwrap().refs();
@@ -389,20 +389,20 @@ fn a_newer_version_is_refused_by_its_number_and_a_flipped_bit_is_no_newer_versio
     let settings = testing::settings();
     let (key, good, _) = sample(&settings);
     let text = String::from_utf8(good.to_vec()).unwrap().replace("ref 1 ", "ref 12 ");
-    let error = Document::decode(&settings, &key, text.as_bytes()).err().unwrap();
+    let error = RefDocument::decode(&settings, &key, text.as_bytes()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "it lacks the checksum of a newer version");
     let start = "sojourn-ref 12 ".len();
     let others = format!("{}{}", &text[..start], &text[start + 8..]);
     let sum = format!("{:08x}", crc32c::crc32c(others.as_bytes()));
     let newer = format!("{}{sum}{}", &text[..start], &text[start + 8..]);
-    let error = Document::decode(&settings, &key, newer.as_bytes()).err().unwrap();
+    let error = RefDocument::decode(&settings, &key, newer.as_bytes()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("version 12"));
     for at in 0..good.len() {
         for bit in 0..8 {
             let mut bad = good.to_vec();
             bad[at] ^= 1 << bit;
-            let error = Document::decode(&settings, &key, &bad).err().unwrap();
+            let error = RefDocument::decode(&settings, &key, &bad).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit} of byte {at}");
         }
     }

@@ -1,10 +1,10 @@
 //! Looking for chunks that a store has lost.
 
-use super::{ChunkLookup, Source};
+use super::{ChunkLookup, RepairSource};
 use crate::Progress;
 use crate::condemned::Absent;
 use crate::import;
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, chunk};
 use block::{Device, Error, ErrorKind, Result, Span, offload};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// What is looked for: the plain length of each chunk, and where images show its start.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct LostChunks {
     pub(super) lengths: HashMap<ChunkId, u32>,
     pub(super) offsets: HashMap<ChunkId, Vec<u64>>,
 }
@@ -22,17 +22,17 @@ pub(super) struct Wanted {
 /// Where chunks were found.
 pub(super) struct Finder<'a> {
     store: &'a Store,
-    sources: &'a [Source],
+    sources: &'a [RepairSource],
     /// In other packs of the store itself.
     own: HashMap<ChunkId, ChunkRef>,
     /// In bad packs of the store itself, with what is stored of them.
     aside: HashMap<ChunkId, (ChunkRef, Bytes)>,
     /// In a source.
-    elsewhere: HashMap<ChunkId, (usize, Place)>,
+    elsewhere: HashMap<ChunkId, (usize, ChunkLocation)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum ChunkLocation {
     /// In a pack of a store.
     Pack(ChunkRef),
     /// At an offset of a device.
@@ -46,8 +46,8 @@ impl<'a> Finder<'a> {
     /// condemned pack counts only where no other has it. `aside` is what the bad ones still have.
     pub(super) async fn search(
         store: &'a Store,
-        sources: &'a [Source],
-        wanted: Wanted,
+        sources: &'a [RepairSource],
+        wanted: LostChunks,
         aside: HashMap<ChunkId, (ChunkRef, Bytes)>,
         (bad, absent): (&HashSet<PackId>, &Absent),
         progress: &dyn Progress,
@@ -72,30 +72,38 @@ impl<'a> Finder<'a> {
         }
         for (number, source) in sources.iter().enumerate() {
             match source {
-                Source::Store(other) if store.shares_ids(other) => {
+                RepairSource::Store(other) if store.shares_ids(other) => {
                     for at in chunks_of(other, &HashSet::new()).await? {
                         if lengths.get(&at.id) == Some(&at.len) {
-                            finder.elsewhere.entry(at.id).or_insert((number, Place::Pack(at)));
+                            finder
+                                .elsewhere
+                                .entry(at.id)
+                                .or_insert((number, ChunkLocation::Pack(at)));
                         }
                     }
                 }
-                Source::Store(other) => finder.rehash(number, other, &lengths, progress).await?,
-                Source::Chunks(chunks) => {
+                RepairSource::Store(other) => {
+                    finder.rehash(number, other, &lengths, progress).await?
+                }
+                RepairSource::Chunks(chunks) => {
                     for (id, len) in lengths.iter() {
                         // A claim says what ought to be there.
                         if chunks.claims(id)
                             && looked_up(store, &**chunks, id, *len).await.is_some()
                         {
-                            finder.elsewhere.entry(*id).or_insert((number, Place::Lookup));
+                            finder.elsewhere.entry(*id).or_insert((number, ChunkLocation::Lookup));
                         }
                     }
                 }
-                Source::Device { device, .. } => {
+                RepairSource::Device { device, .. } => {
                     finder.at_offsets(number, &**device, &lengths, &wanted.offsets).await?;
                     let found =
                         import::search(store, &**device, Arc::clone(&lengths), progress).await?;
                     for (id, offset) in found {
-                        finder.elsewhere.entry(id).or_insert((number, Place::Device(offset)));
+                        finder
+                            .elsewhere
+                            .entry(id)
+                            .or_insert((number, ChunkLocation::Device(offset)));
                     }
                 }
             }
@@ -112,7 +120,7 @@ impl<'a> Finder<'a> {
         progress: &dyn Progress,
     ) -> Result<()> {
         for meta in objects::list(other.backend(), pack::PREFIX).await? {
-            let index = match Index::load(other.backend(), other.settings(), &meta).await {
+            let index = match PackIndex::load(other.backend(), other.settings(), &meta).await {
                 Ok(index) => index,
                 Err(e) if is_loss(&e) => continue,
                 Err(e) => return Err(e),
@@ -132,7 +140,7 @@ impl<'a> Finder<'a> {
                 Ok(index.chunks().filter_map(ours).collect::<Vec<_>>())
             });
             for (id, at) in found.await? {
-                self.elsewhere.entry(id).or_insert((number, Place::Pack(at)));
+                self.elsewhere.entry(id).or_insert((number, ChunkLocation::Pack(at)));
             }
             progress.advance(meta.size, meta.size);
         }
@@ -153,7 +161,7 @@ impl<'a> Finder<'a> {
                 if let Ok(plain) = read_device(device, *offset, *len).await
                     && chunk::id_of(self.store.settings(), &plain) == *id
                 {
-                    self.elsewhere.entry(*id).or_insert((number, Place::Device(*offset)));
+                    self.elsewhere.entry(*id).or_insert((number, ChunkLocation::Device(*offset)));
                     break;
                 }
             }
@@ -192,9 +200,9 @@ impl<'a> Finder<'a> {
             }
         }
         found.extend(self.aside(id, len));
-        if let Some((number, Place::Pack(at))) = self.elsewhere.get(id)
+        if let Some((number, ChunkLocation::Pack(at))) = self.elsewhere.get(id)
             && at.len == len
-            && let Source::Store(other) = &self.sources[*number]
+            && let RepairSource::Store(other) = &self.sources[*number]
             && let Ok(stored) = stored_at(other, at).await
         {
             found.push((at.encoding, stored));
@@ -206,11 +214,11 @@ impl<'a> Finder<'a> {
     pub(super) async fn plain(&self, id: &ChunkId, len: u32) -> Option<Bytes> {
         let (number, place) = self.elsewhere.get(id)?;
         let plain = match (&self.sources[*number], place) {
-            (Source::Store(other), Place::Pack(at)) => other.read_at(at).await,
-            (Source::Device { device, .. }, Place::Device(offset)) => {
+            (RepairSource::Store(other), ChunkLocation::Pack(at)) => other.read_at(at).await,
+            (RepairSource::Device { device, .. }, ChunkLocation::Device(offset)) => {
                 read_device(&**device, *offset, len).await
             }
-            (Source::Chunks(chunks), Place::Lookup) => {
+            (RepairSource::Chunks(chunks), ChunkLocation::Lookup) => {
                 return looked_up(self.store, &**chunks, id, len).await;
             }
             _ => return None,
@@ -240,7 +248,7 @@ async fn looked_up(
 async fn chunks_of(store: &Store, without: &HashSet<PackId>) -> Result<Vec<ChunkRef>> {
     let mut chunks = Vec::new();
     for meta in objects::list(store.backend(), pack::PREFIX).await? {
-        match Index::load(store.backend(), store.settings(), &meta).await {
+        match PackIndex::load(store.backend(), store.settings(), &meta).await {
             Ok(index) if without.contains(&index.id) => {}
             Ok(index) => chunks.extend(index.chunks()),
             Err(e) if is_loss(&e) => {}

@@ -3,7 +3,7 @@
 //! One that a name needs is made anew with the pack that it is about, out of the indexes of the packs that
 //! have the chunks now.
 
-use super::{Repair, Report};
+use super::{Repair, RepairReport};
 use crate::rewritten;
 use crate::verify::{self, Fault};
 use crate::{PackId, pack};
@@ -12,14 +12,14 @@ use block::{ErrorKind, Result};
 impl Repair<'_> {
     /// Removes `moved` objects that cannot be read, were not written anew, and that no name needs. Where a
     /// root, a segment or a name cannot be read nobody can tell, and they stay.
-    pub(super) async fn drop_bad_maps(&mut self, full: &verify::Report) -> Result<()> {
+    pub(super) async fn drop_bad_maps(&mut self, full: &verify::StoreVerifyReport) -> Result<()> {
         let is_map = |fault: &&Fault| {
             let maps = ["refs/", "manifests/", "segments/"];
             maps.iter().any(|prefix| fault.object.starts_with(prefix))
         };
         let mut maps = full.faults.iter().filter(is_map);
         let blind = maps.any(|fault| !self.report.restored.contains(&fault.object));
-        let is_restored = |report: &Report, pack: &PackId| {
+        let is_restored = |report: &RepairReport, pack: &PackId| {
             report.restored.contains(&pack::path(pack).to_string())
         };
         for fault in &full.faults {

@@ -4,9 +4,9 @@
 //! that names need do, and the `moved` objects that lead to the pack: when a collection rewrote an earlier
 //! pack into this one, the segments name only the earlier one.
 
-use super::finder::Wanted;
-use super::{Repair, Source, is_loss};
-use crate::pack::{self, Index};
+use super::finder::LostChunks;
+use super::{Repair, RepairSource, is_loss};
+use crate::pack::{self, PackIndex};
 use crate::rewritten;
 use crate::{ChunkId, ChunkRef, PackId, moved, verify};
 use block::{ErrorKind, Result};
@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 const CONCURRENCY: usize = 16;
 
 /// A bad pack, as far as it is known what was in it.
-pub(super) struct Plan {
+pub(super) struct BadPack {
     pub(super) pack: PackId,
     pub(super) there: bool,
     /// Its index can be read, here or in a source.
@@ -26,11 +26,11 @@ pub(super) struct Plan {
     /// Its index is of no use, and something that may need chunks of it cannot be read, either.
     pub(super) is_partly_known: bool,
     /// Its chunks, in order.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<BadPackChunk>,
 }
 
 /// A chunk of a bad pack.
-pub(super) struct Part {
+pub(super) struct BadPackChunk {
     pub(super) at: ChunkRef,
     /// What is stored of it, when that still gives the chunk.
     pub(super) stored: Option<Bytes>,
@@ -38,7 +38,7 @@ pub(super) struct Part {
     pub(super) checksum: Option<u32>,
 }
 
-impl Plan {
+impl BadPack {
     /// The chunks that the pack does not give any more.
     pub(super) fn lost(&self) -> impl Iterator<Item = ChunkRef> {
         self.parts.iter().filter(|part| part.stored.is_none()).map(|part| part.at)
@@ -46,7 +46,10 @@ impl Plan {
 }
 
 /// What is wanted of chunks that bad packs still have.
-pub(super) fn sound_in(plans: &[Plan], wanted: &Wanted) -> HashMap<ChunkId, (ChunkRef, Bytes)> {
+pub(super) fn sound_in(
+    plans: &[BadPack],
+    wanted: &LostChunks,
+) -> HashMap<ChunkId, (ChunkRef, Bytes)> {
     let parts = plans.iter().flat_map(|plan| &plan.parts);
     parts
         .filter(|part| wanted.lengths.get(&part.at.id) == Some(&part.at.len))
@@ -67,7 +70,11 @@ struct Led {
 
 impl Repair<'_> {
     /// What is known of each of these packs.
-    pub(super) async fn plans(&self, bad: &[PackId], full: &verify::Report) -> Result<Vec<Plan>> {
+    pub(super) async fn plans(
+        &self,
+        bad: &[PackId],
+        full: &verify::StoreVerifyReport,
+    ) -> Result<Vec<BadPack>> {
         let mut read = Vec::with_capacity(bad.len());
         for pack in bad {
             read.push(self.content(pack).await?);
@@ -91,10 +98,17 @@ impl Repair<'_> {
                 known.dedup_by_key(|at| at.id);
                 known.into_iter().map(|at| (at, None)).collect()
             });
-            let part = |(at, checksum)| Part { at, stored: self.sound(&at, &bytes), checksum };
+            let part =
+                |(at, checksum)| BadPackChunk { at, stored: self.sound(&at, &bytes), checksum };
             let parts = layout.into_iter().map(part).collect();
             let is_partly_known = !is_layout_known && is_partial;
-            Plan { pack: *pack, there: !bytes.is_empty(), is_layout_known, is_partly_known, parts }
+            BadPack {
+                pack: *pack,
+                there: !bytes.is_empty(),
+                is_layout_known,
+                is_partly_known,
+                parts,
+            }
         });
         Ok(plans.collect())
     }
@@ -110,13 +124,14 @@ impl Repair<'_> {
         let settings = self.store.settings();
         let layout_in = |bytes: &Bytes| {
             let index =
-                Index::decode(settings, *pack, path.as_ref(), bytes, bytes.len() as u64).ok()?;
+                PackIndex::decode(settings, *pack, path.as_ref(), bytes, bytes.len() as u64)
+                    .ok()?;
             let sums = index.checksums().map(Some);
             Some(index.chunks().zip(sums).collect::<PackLayout>())
         };
         let mut layout = layout_in(&bytes);
         for source in self.sources {
-            if let (None, Source::Store(other)) = (&layout, source)
+            if let (None, RepairSource::Store(other)) = (&layout, source)
                 && self.store.shares_ids(other)
                 && let Ok(there) = objects::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
             {

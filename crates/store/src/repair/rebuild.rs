@@ -7,7 +7,7 @@
 //! version and level, and sealing is deterministic.
 
 use super::finder::Finder;
-use super::{Part, Plan, by_other_ways};
+use super::{BadPack, BadPackChunk, by_other_ways};
 use crate::pack::{self, Builder, Finished};
 use crate::{ChunkRef, Settings, Store, chunk};
 use block::Result;
@@ -23,7 +23,7 @@ const SALTS: usize = 8;
 /// Those of the store's backend that say nothing of the chunks.
 pub(super) async fn as_it_was(
     store: &Store,
-    plan: &Plan,
+    plan: &BadPack,
     finder: &Finder<'_>,
 ) -> Result<Option<Finished>> {
     if !is_gapless(plan) {
@@ -54,15 +54,15 @@ pub(super) async fn as_it_was(
 }
 
 /// Whether the chunks that are known of a pack lie one behind the other: else some are not known.
-fn is_gapless(plan: &Plan) -> bool {
-    let end = |part: &Part| u64::from(part.at.offset) + u64::from(part.at.stored);
+fn is_gapless(plan: &BadPack) -> bool {
+    let end = |part: &BadPackChunk| u64::from(part.at.offset) + u64::from(part.at.stored);
     plan.parts.windows(2).all(|pair| end(&pair[0]) == u64::from(pair[1].at.offset))
         && plan.parts.last().is_some_and(|last| end(last) <= pack::MAX_LEN)
 }
 
 /// What may have been stored of a chunk, each of it verified: as it was found, then as it is encoded
 /// now.
-async fn forms_of(store: &Store, part: &Part, finder: &Finder<'_>) -> Result<Vec<Bytes>> {
+async fn forms_of(store: &Store, part: &BadPackChunk, finder: &Finder<'_>) -> Result<Vec<Bytes>> {
     let (at, settings) = (&part.at, store.settings());
     let is_known = |stored: &Bytes| part.checksum == Some(crc32c::crc32c(stored));
     if let Some(stored) = &part.stored
@@ -105,11 +105,11 @@ async fn forms_of(store: &Store, part: &Part, finder: &Finder<'_>) -> Result<Vec
 /// The pack with these bytes for its chunks, if it is the one.
 fn build<'b>(
     settings: &Settings,
-    plan: &Plan,
+    plan: &BadPack,
     stored: impl Iterator<Item = &'b Bytes>,
 ) -> Result<Option<Finished>> {
     let mut builder = Builder::new();
-    for (Part { at, .. }, stored) in plan.parts.iter().zip(stored) {
+    for (BadPackChunk { at, .. }, stored) in plan.parts.iter().zip(stored) {
         if builder.add(at.id, at.len, at.encoding, stored) != at.offset {
             return Ok(None);
         }
@@ -125,19 +125,19 @@ mod tests {
     use super::*;
     use crate::PackId;
     use crate::condemned::Absent;
-    use crate::repair::finder::Wanted;
+    use crate::repair::finder::LostChunks;
     use crate::testing::{self, noise};
     use object_store::memory::InMemory;
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
 
-    async fn rebuilt(store: &Store, pack: PackId, parts: Vec<Part>) -> Option<Finished> {
-        let (wanted, none) = (Wanted::default(), HashSet::new());
+    async fn rebuilt(store: &Store, pack: PackId, parts: Vec<BadPackChunk>) -> Option<Finished> {
+        let (wanted, none) = (LostChunks::default(), HashSet::new());
         let found =
             Finder::search(store, &[], wanted, HashMap::new(), (&none, &Absent::default()), &())
                 .await;
         let plan =
-            Plan { pack, there: false, is_layout_known: true, is_partly_known: false, parts };
+            BadPack { pack, there: false, is_layout_known: true, is_partly_known: false, parts };
         as_it_was(store, &plan, &found.unwrap()).await.unwrap()
     }
 
@@ -161,12 +161,12 @@ mod tests {
             let left = Cell::new(salt);
             let taken = |_: &_| left.replace(left.get().max(1) - 1) > 0;
             let made = builder.finish(settings, taken).unwrap();
-            let part = |(at, stored): &(ChunkRef, Bytes)| Part {
+            let part = |(at, stored): &(ChunkRef, Bytes)| BadPackChunk {
                 at: ChunkRef { pack: made.id, ..*at },
                 stored: Some(stored.clone()),
                 checksum: None,
             };
-            let all: Vec<Part> = chunks.iter().map(part).collect();
+            let all: Vec<BadPackChunk> = chunks.iter().map(part).collect();
             let again = rebuilt(&store, made.id, all).await.unwrap();
             assert_eq!((again.id, again.bytes), (made.id, made.bytes), "salt {salt}");
             for missing in 0..3 {
@@ -175,7 +175,7 @@ mod tests {
                 let some = some.iter().map(part).collect();
                 assert!(rebuilt(&store, made.id, some).await.is_none(), "without {missing}");
             }
-            let mut lost: Vec<Part> = chunks.iter().map(part).collect();
+            let mut lost: Vec<BadPackChunk> = chunks.iter().map(part).collect();
             lost[1].stored = None;
             assert!(rebuilt(&store, made.id, lost).await.is_none(), "nobody has it");
         }

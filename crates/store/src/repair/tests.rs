@@ -78,13 +78,13 @@ impl Lab {
         self.backend.delete(&Path::from(key)).await.unwrap();
     }
 
-    async fn repair(&self, sources: &[Source]) -> Report {
+    async fn repair(&self, sources: &[RepairSource]) -> RepairReport {
         store(&self.store, sources, false, &()).await.unwrap()
     }
 
     async fn is_whole(&self) -> bool {
         let fresh = Store::open(self.backend.clone(), testing::world(3)).await.unwrap();
-        let clean = verify::store(&fresh, &verify::Options::default(), &()).await.unwrap();
+        let clean = verify::store(&fresh, &verify::VerifyOptions::default(), &()).await.unwrap();
         clean.is_clean() && self.read(&fresh).await.is_ok_and(|bytes| bytes == self.image)
     }
 
@@ -104,14 +104,14 @@ impl Lab {
     }
 }
 
-fn device(name: &str, bytes: Vec<u8>) -> Source {
-    Source::Device { name: name.to_owned(), device: Arc::new(Memory::from(bytes)) }
+fn device(name: &str, bytes: Vec<u8>) -> RepairSource {
+    RepairSource::Device { name: name.to_owned(), device: Arc::new(Memory::from(bytes)) }
 }
 
 #[tokio::test]
 async fn any_damage_to_content_is_healed_from_a_copy_of_the_store() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     let mut random = Sequence::new(3);
     for prefix in ["packs", "segments", "manifests"] {
         for key in lab.keys(prefix).await {
@@ -203,7 +203,7 @@ async fn rewritten(seed: u64) -> (Lab, String) {
     let lab = Lab { backend, store, image };
     let before = lab.keys("packs").await;
     let none = std::time::Duration::ZERO;
-    let options = gc::Options { grace: none, stale: none, rewrite_below: 0.9, dry_run: false };
+    let options = gc::GcOptions { grace: none, stale: none, rewrite_below: 0.9, dry_run: false };
     gc::collect(&lab.store, &options, &()).await.unwrap();
     let mut made = lab.keys("packs").await;
     made.retain(|pack| !before.contains(pack));
@@ -256,7 +256,7 @@ async fn a_store_with_another_key_heals_too() {
     for pack in lab.keys("packs").await {
         lab.change(&pack, |bytes| bytes[100..9000].fill(7)).await;
     }
-    assert_eq!(lab.repair(&[Source::Store(other)]).await.left, []);
+    assert_eq!(lab.repair(&[RepairSource::Store(other)]).await.left, []);
     assert!(lab.is_whole().await);
 }
 
@@ -281,8 +281,8 @@ async fn what_nobody_has_stays_broken_is_named_and_heals_when_the_image_comes_ag
 async fn a_repair_ends_its_session_and_repairs_nothing_in_a_sound_store() {
     let lab = lab().await;
     let before = lab.keys("packs").await;
-    let report = lab.repair(&[Source::Store(lab.copy().await)]).await;
-    assert_eq!(report, Report::default());
+    let report = lab.repair(&[RepairSource::Store(lab.copy().await)]).await;
+    assert_eq!(report, RepairReport::default());
     assert_eq!(lab.keys("packs").await, before);
     assert_eq!(lab.keys("pins").await, Vec::<String>::new());
 }
@@ -290,7 +290,7 @@ async fn a_repair_ends_its_session_and_repairs_nothing_in_a_sound_store() {
 #[tokio::test]
 async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     let pack = lab.keys("packs").await.remove(0);
     let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
     rewritten::save(&lab.store, &id, []).await.unwrap();
@@ -337,7 +337,7 @@ async fn a_pack_of_a_newer_format_is_left_as_it_is_and_named_and_all_else_is_hea
         let lab = lab().await;
         let newer = lab.keys("packs").await.remove(0);
         import(&lab.store, "alpine:1", &noise(9, 90 * 4096)).await;
-        let source = Source::Store(lab.copy().await);
+        let source = RepairSource::Store(lab.copy().await);
         let other = lab.keys("packs").await.into_iter().find(|key| *key != newer).unwrap();
         lab.change(&newer, |bytes| in_a_newer_format(bytes, how)).await;
         let before = lab.bytes(&newer).await;
@@ -375,7 +375,7 @@ async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
         let id: PackId = old.strip_prefix("packs/").unwrap().parse().unwrap();
         let newer = PackId([7; 32]);
         let bytes = lab.bytes(&old).await;
-        let index = Index::decode(lab.store.settings(), id, &old, &bytes, bytes.len() as u64);
+        let index = PackIndex::decode(lab.store.settings(), id, &old, &bytes, bytes.len() as u64);
         let chunks: Vec<ChunkRef> = index.unwrap().chunks().collect();
         let places = chunks.iter().map(|at| ChunkRef { pack: newer, ..*at });
         rewritten::save(&lab.store, &id, places).await.unwrap();
@@ -401,7 +401,7 @@ async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
 #[tokio::test]
 async fn a_damaged_pack_about_which_a_newer_build_knows_more_is_left_or_written_as_it_was() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     let pack = lab.keys("packs").await.remove(0);
     let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
     rewritten::save(&lab.store, &id, []).await.unwrap();
@@ -419,7 +419,7 @@ async fn a_damaged_pack_about_which_a_newer_build_knows_more_is_left_or_written_
 #[tokio::test]
 async fn a_root_or_a_segment_of_a_newer_format_is_not_written_over() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     for prefix in ["segments", "manifests"] {
         let key = lab.keys(prefix).await.remove(0);
         let good = lab.bytes(&key).await;
@@ -437,7 +437,7 @@ async fn a_root_or_a_segment_of_a_newer_format_is_not_written_over() {
 #[tokio::test]
 async fn a_flipped_bit_of_a_version_or_a_flag_is_damage_and_is_healed() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     for prefix in ["packs", "segments", "manifests"] {
         let key = lab.keys(prefix).await.remove(0);
         let end = lab.bytes(&key).await.len();
@@ -458,7 +458,7 @@ async fn a_flipped_bit_of_a_version_or_a_flag_is_damage_and_is_healed() {
 #[tokio::test]
 async fn a_root_or_a_segment_that_is_sound_by_now_is_not_written_over() {
     let lab = lab().await;
-    let source = [Source::Store(lab.copy().await)];
+    let source = [RepairSource::Store(lab.copy().await)];
     for prefix in ["segments", "manifests"] {
         let key = lab.keys(prefix).await.remove(0);
         let good = lab.bytes(&key).await;
@@ -473,7 +473,7 @@ async fn a_root_or_a_segment_that_is_sound_by_now_is_not_written_over() {
             sources: &source,
             session: Some(&session),
             progress: &(),
-            report: Report::default(),
+            report: RepairReport::default(),
             unlisted: Vec::new(),
         };
         assert!(!repair.objects(&faults).await.unwrap(), "{key}");
@@ -492,7 +492,7 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
     let key = lab.keys("packs").await.remove(0);
     let good = lab.bytes(&key).await;
     lab.change(&key, |bytes| bytes[20..].fill(7)).await;
-    let options = verify::Options { deep: true, ..verify::Options::default() };
+    let options = verify::VerifyOptions { deep: true, ..verify::VerifyOptions::default() };
     let full = verify::store(&lab.store, &options, &()).await.unwrap();
     let session = testing::session(&lab.store).await;
     let mut repair = Repair {
@@ -500,7 +500,7 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
         sources: &[],
         session: Some(&session),
         progress: &(),
-        report: Report::default(),
+        report: RepairReport::default(),
         unlisted: Vec::new(),
     };
     let pack = crate::pack::id_of_key(&key).unwrap();
@@ -508,7 +508,7 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
     assert!(plan.lost().count() > 0);
     import(&lab.store, "debian:2", &lab.image).await;
     assert!(lab.bytes(&key).await == good, "the same image makes the same pack");
-    let (wanted, bad) = (Wanted::default(), HashSet::from([pack]));
+    let (wanted, bad) = (LostChunks::default(), HashSet::from([pack]));
     let none = Absent::default();
     let finder = Finder::search(&lab.store, &[], wanted, HashMap::new(), (&bad, &none), &()).await;
     repair.heal(plan, &finder.unwrap(), &full, &none).await.unwrap();

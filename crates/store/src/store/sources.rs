@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::PackId;
-use crate::known::Known;
+use crate::known::ChunkTable;
 use crate::maps::MapLookup;
 use crate::moved::Moved;
 use block::{Error, Result};
@@ -17,7 +17,7 @@ const MEMORY: usize = 64 << 20;
 /// What a store knows of the places that its own map does not name.
 #[derive(Default)]
 pub(crate) struct Healing {
-    rewritten: Mutex<Rewritten>,
+    rewritten: Mutex<PackForwarding>,
     sources: Mutex<Vec<OtherStore>>,
     /// Who has maps nearby, if there is anybody.
     pub(crate) nearby: RwLock<Option<Arc<dyn MapLookup>>>,
@@ -25,7 +25,7 @@ pub(crate) struct Healing {
 
 /// Packs that are gone, and where their chunks are.
 #[derive(Default)]
-struct Rewritten {
+struct PackForwarding {
     packs: HashMap<PackId, Arc<Moved>>,
     memory: usize,
 }
@@ -36,7 +36,7 @@ struct Rewritten {
 pub struct OtherStore {
     pub(crate) store: Store,
     /// The chunks of its packs, learned when it is first needed.
-    pub(crate) known: Arc<OnceCell<Known>>,
+    pub(crate) known: Arc<OnceCell<ChunkTable>>,
 }
 
 impl fmt::Debug for OtherStore {
@@ -53,7 +53,7 @@ impl Healing {
     pub(crate) fn remember(&self, pack: PackId, moved: &Arc<Moved>) {
         let mut held = self.rewritten.lock();
         if held.memory + moved.memory() > MEMORY {
-            *held = Rewritten::default();
+            *held = PackForwarding::default();
         }
         if held.packs.insert(pack, Arc::clone(moved)).is_none() {
             held.memory += moved.memory();

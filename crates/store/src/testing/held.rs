@@ -1,6 +1,6 @@
 //! What packs hold, whoever needs it and wherever maps lead.
 
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::{ChunkId, Store};
 use block::{ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub async fn held_chunks(store: &Store) -> Result<BTreeSet<ChunkId>> {
     let mut held = BTreeSet::new();
     for meta in objects::list(store.backend(), pack::PREFIX).await? {
-        let index = match Index::load(store.backend(), store.settings(), &meta).await {
+        let index = match PackIndex::load(store.backend(), store.settings(), &meta).await {
             Ok(index) => index,
             Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => continue,
             Err(e) => return Err(e),

@@ -1,7 +1,7 @@
 //! Verifying whole packs.
 
 use super::fingerprint;
-use crate::pack::{self, Index};
+use crate::pack::{self, PackIndex};
 use crate::{PackId, Store};
 use block::{Error, ErrorKind, Result, offload};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ pub(super) async fn whole(store: &Store, meta: &ObjectMeta, deep: bool) -> Resul
 
 /// Reads a pack's index, and takes its chunks for sound.
 pub(super) async fn index(store: &Store, meta: &ObjectMeta) -> Result<Option<Read>> {
-    match Index::load(store.backend(), store.settings(), meta).await {
+    match PackIndex::load(store.backend(), store.settings(), meta).await {
         Ok(index) => {
             let good = index.chunks().map(|at| fingerprint(&at)).collect();
             Ok(Some(Read { good, chunks: 0, stored: 0, bytes: 0, fault: None }))
@@ -74,7 +74,7 @@ fn unread(error: Error) -> Result<Option<Read>> {
 
 fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes, deep: bool) -> Read {
     let (settings, size) = (store.settings(), bytes.len() as u64);
-    let index = match Index::decode(settings, id, key, bytes, size) {
+    let index = match PackIndex::decode(settings, id, key, bytes, size) {
         Ok(index) => index,
         // Where the index is sound the head is damaged, whatever it says.
         Err(e) => {

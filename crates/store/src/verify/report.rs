@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What was looked at, and all that is wrong with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct StoreVerifyReport {
     /// Names that were followed: images, disks, snapshots.
     pub names: u64,
     /// Objects that were read, packs among them.
@@ -46,7 +46,7 @@ pub struct Fault {
     /// Its key.
     pub object: String,
     /// Whether it is there.
-    pub state: State,
+    pub state: FaultState,
     /// Where the first damage is, in bytes from its start; 0 when all of it is bad.
     pub offset: u64,
     /// What is wrong there.
@@ -63,7 +63,7 @@ pub struct Fault {
 /// Whether an object is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum FaultState {
     /// A name needs it, and it is not in the store.
     Missing,
     /// It is there, and breaks its format, or is not what its name says.
@@ -91,7 +91,7 @@ pub struct Range {
     pub length: u64,
 }
 
-impl Report {
+impl StoreVerifyReport {
     /// Takes out the faults of packs of a newer format.
     pub(crate) fn take_newer(&mut self) -> Vec<(PackId, Fault)> {
         let faults = std::mem::take(&mut self.faults);
@@ -136,7 +136,7 @@ pub(super) struct Faults {
 
 #[derive(Debug)]
 struct Draft {
-    state: State,
+    state: FaultState,
     offset: u64,
     why: String,
     lost_chunks: u64,
@@ -158,9 +158,9 @@ impl Faults {
     /// Notes an error as a fault of an object, unless it says nothing of the data.
     pub(super) fn note(&mut self, key: &str, offset: u64, error: Error) -> Result<()> {
         let state = match error.kind() {
-            ErrorKind::NotFound => State::Missing,
+            ErrorKind::NotFound => FaultState::Missing,
             // Something that this build cannot read is not sound either.
-            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Invalid => State::Damaged,
+            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Invalid => FaultState::Damaged,
             _ => return Err(error),
         };
         self.by_key.entry(key.to_owned()).or_insert_with(|| Draft {
@@ -205,7 +205,7 @@ impl Faults {
                     names.entry((holder.kind, holder.name)).or_default().extend(spans);
                 }
             }
-            if names.is_empty() && draft.state == State::Missing {
+            if names.is_empty() && draft.state == FaultState::Missing {
                 return None;
             }
             let touches = names

@@ -1,9 +1,9 @@
 //! Verifying a whole store, or what some names need of it.
 
-use super::report::{Fault, Faults, Holder, Lost, Report};
+use super::report::{Fault, Faults, Holder, Lost, StoreVerifyReport};
 use super::{fingerprint, packs};
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::collection::State;
+use crate::collection::CollectionState;
 use crate::moved::Moved;
 use crate::object;
 use crate::object_kind::ObjectKind;
@@ -28,7 +28,7 @@ const SHOWN: usize = 4;
 
 /// What is to be verified.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct VerifyOptions {
     /// How many of 1000 packs, or of the chunks that the names need, are read; all of them when
     /// there is none. All else is always read.
     pub sample_permille: Option<u32>,
@@ -46,8 +46,12 @@ pub struct Options {
 /// # Errors
 /// Those of a backend that fails, and [`NotFound`](ErrorKind::NotFound) for a name that does not
 /// exist; what is missing or damaged is in the report.
-pub async fn store(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
-    let mut scan = Scan::new(store, options, progress)?;
+pub async fn store(
+    store: &Store,
+    options: &VerifyOptions,
+    progress: &dyn Progress,
+) -> Result<StoreVerifyReport> {
+    let mut scan = VerifyScan::new(store, options, progress)?;
     let whole = options.names.is_empty();
     // Names first: what they need was there before them, and is in the listings that follow.
     let records = scan.records(&options.names).await?;
@@ -60,8 +64,8 @@ pub async fn store(store: &Store, options: &Options, progress: &dyn Progress) ->
 
 /// As [`store`], but for the packs' content and what no name needs: what has to be sound before
 /// anybody can tell which chunks are needed.
-pub(crate) async fn maps(store: &Store) -> Result<Report> {
-    let mut scan = Scan::new(store, &Options::default(), &())?;
+pub(crate) async fn maps(store: &Store) -> Result<StoreVerifyReport> {
+    let mut scan = VerifyScan::new(store, &VerifyOptions::default(), &())?;
     let records = scan.records(&[]).await?;
     scan.blind = true;
     scan.names(records, false).await?;
@@ -77,10 +81,10 @@ struct Hole {
     at: ChunkRef,
 }
 
-struct Scan<'a> {
+struct VerifyScan<'a> {
     store: &'a Store,
     progress: &'a dyn Progress,
-    report: Report,
+    report: StoreVerifyReport,
     faults: Faults,
     /// How many of 1000 are read, and where the choice is.
     permille: u32,
@@ -102,12 +106,13 @@ struct Scan<'a> {
     deep: bool,
 }
 
-impl<'a> Scan<'a> {
-    fn new(store: &'a Store, options: &Options, progress: &'a dyn Progress) -> Result<Self> {
+impl<'a> VerifyScan<'a> {
+    fn new(store: &'a Store, options: &VerifyOptions, progress: &'a dyn Progress) -> Result<Self> {
         let mut dice = [0; 8];
         store.world().entropy.fill(&mut dice)?;
         let permille = options.sample_permille.unwrap_or(1000).min(1000);
-        let report = Report { sampled_permille: permille, ..Report::default() };
+        let report =
+            StoreVerifyReport { sampled_permille: permille, ..StoreVerifyReport::default() };
         Ok(Self {
             store,
             progress,
@@ -182,8 +187,8 @@ impl<'a> Scan<'a> {
             self.progress.advance(meta.size, meta.size);
             let key = meta.location.as_ref();
             match outcome {
-                Ok(Checked::Sound) => {}
-                Ok(Checked::Moved(pack, moved)) => {
+                Ok(CheckedObject::Sound) => {}
+                Ok(CheckedObject::Moved(pack, moved)) => {
                     self.moved.insert(pack, moved);
                 }
                 // Deleted since it was listed; if a name needs it, that is found below.
@@ -469,7 +474,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The report: those who do not exist any more are left out.
-    async fn finish(mut self) -> Result<Report> {
+    async fn finish(mut self) -> Result<StoreVerifyReport> {
         let refs = self.store.refs();
         let mut stale = BTreeSet::new();
         for holder in self.faults.holders() {
@@ -496,7 +501,8 @@ impl<'a> Scan<'a> {
         if self.report.faults.iter().all(|fault| !fault.touches.is_empty()) {
             return Ok(());
         }
-        let condemned = async { State::load(self.store).await?.contents(self.store).await };
+        let condemned =
+            async { CollectionState::load(self.store).await?.contents(self.store).await };
         let condemned = match condemned.await {
             Ok(contents) => contents.absent,
             // What is wrong there is among the faults.
@@ -514,19 +520,19 @@ impl<'a> Scan<'a> {
 }
 
 /// What an object that is no pack turned out to be.
-enum Checked {
+enum CheckedObject {
     Sound,
     Moved(PackId, Moved),
 }
 
 /// Reads an object that is no pack, and checks all that can be said of it alone.
-async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<Checked> {
+async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<CheckedObject> {
     let key = meta.location.as_ref();
     let (prefix, name) = key.split_once('/').unwrap_or(("", key));
     let kind = ObjectKind::ALL.into_iter().find(|kind| kind.prefix() == prefix);
     // It is written for its time alone.
     if key == servers::PROBE {
-        return Ok(Checked::Sound);
+        return Ok(CheckedObject::Sound);
     }
     let Some(kind) = kind else {
         match prefix {
@@ -540,7 +546,7 @@ async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<Checked> {
             // Not ours: nothing is known of it, and nobody reads it.
             _ => tracing::warn!(object = key, "an object that is not the store's"),
         }
-        return Ok(Checked::Sound);
+        return Ok(CheckedObject::Sound);
     };
     let id = || name.parse::<ManifestId>().map_err(|_| crate::wire::damaged(key, "its name"));
     match kind {
@@ -558,13 +564,13 @@ async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<Checked> {
         ObjectKind::Moved => {
             let pack = name.parse().map_err(|_| crate::wire::damaged(key, "its name"))?;
             let body = object::read(store.backend(), store.settings(), kind, key).await?;
-            return Ok(Checked::Moved(pack, Moved::decode(key, body)?));
+            return Ok(CheckedObject::Moved(pack, Moved::decode(key, body)?));
         }
         ObjectKind::Pin | ObjectKind::Server => {
             object::read(store.backend(), store.settings(), kind, key).await?;
         }
     }
-    Ok(Checked::Sound)
+    Ok(CheckedObject::Sound)
 }
 
 /// A number for a key.

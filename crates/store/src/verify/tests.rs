@@ -1,7 +1,7 @@
 use super::*;
 use crate::rewritten;
 use crate::testing::{self, noise};
-use crate::{Cost, Grain, NewKey, RefBody, RefKind, Secret, bootlist, gc, import};
+use crate::{Argon2Cost, Grain, NewKey, RefBody, RefKind, Secret, bootlist, gc, import};
 use block::Memory;
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
@@ -32,7 +32,7 @@ async fn lab(encrypted: bool) -> Lab {
     let world = testing::world(4);
     let store = if encrypted {
         let secret = Secret::key_file(noise(77, 40)).unwrap();
-        let key = NewKey { name: "test", secret: &secret, cost: Cost::NORMAL };
+        let key = NewKey { name: "test", secret: &secret, cost: Argon2Cost::NORMAL };
         let settings = testing::encrypted_settings();
         Store::create_encrypted(backend.clone(), settings, world, &key).await.unwrap()
     } else {
@@ -60,7 +60,7 @@ async fn lab(encrypted: bool) -> Lab {
     session.publish(RefKind::Snapshot, "alice@one", body(snapshot, size)).await.unwrap();
     import::from_device(&session, &Memory::from(noise(9, 8192)), &()).await.unwrap();
     session.close(Ok(())).await.unwrap();
-    let options = gc::Options { grace: Duration::from_secs(86_400), ..gc::Options::default() };
+    let options = gc::GcOptions { grace: Duration::from_secs(86_400), ..gc::GcOptions::default() };
     gc::collect(&store, &options, &()).await.unwrap();
     rewritten::save(&store, &crate::PackId([3; 32]), chunks).await.unwrap();
     std::mem::forget(store.session("another import").await.unwrap());
@@ -83,8 +83,8 @@ impl Lab {
         self.backend.put(&Path::from(key), bytes.into()).await.unwrap();
     }
 
-    async fn verify(&self) -> Report {
-        store(&self.store, &Options::default(), &()).await.unwrap()
+    async fn verify(&self) -> StoreVerifyReport {
+        store(&self.store, &VerifyOptions::default(), &()).await.unwrap()
     }
 
     /// All bytes of the image through a fresh map, or the first error.
@@ -114,7 +114,7 @@ async fn what_was_written_wrong_is_found_when_chunks_are_compared_with_their_ids
     let key = crate::pack::path(&pack.id).to_string();
     lab.put(&key, pack.bytes.to_vec()).await;
     assert!(lab.verify().await.is_clean(), "it is as it was written");
-    let deep = Options { deep: true, ..Options::default() };
+    let deep = VerifyOptions { deep: true, ..VerifyOptions::default() };
     let report = store(&lab.store, &deep, &()).await.unwrap();
     let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
     assert_eq!((fault.object.as_str(), fault.offset), (key.as_str(), 16));
@@ -224,7 +224,7 @@ async fn a_missing_or_truncated_object_is_found_with_those_whom_it_touches() {
         // Garbage may be missing.
         assert_eq!(!report.is_clean(), touched, "{key}: {:?}", report.faults);
         for fault in &report.faults {
-            assert_eq!((fault.object.as_str(), fault.state), (key.as_str(), State::Missing));
+            assert_eq!((fault.object.as_str(), fault.state), (key.as_str(), FaultState::Missing));
         }
         lab.put(&key, good).await;
     }
@@ -243,7 +243,10 @@ async fn a_damaged_chunk_is_named_with_the_images_and_the_offsets_that_need_it()
     let report = lab.verify().await;
     let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
     assert_eq!((fault.object.as_str(), fault.offset), (key.as_str(), u64::from(last.offset)));
-    assert_eq!((fault.state, fault.lost_chunks, fault.healable_chunks), (State::Damaged, 1, 0));
+    assert_eq!(
+        (fault.state, fault.lost_chunks, fault.healable_chunks),
+        (FaultState::Damaged, 1, 0)
+    );
     let names: Vec<_> = fault.touches.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["debian:1", "alice@one"]);
     let size = lab.image.len() as u64;
@@ -253,8 +256,10 @@ async fn a_damaged_chunk_is_named_with_the_images_and_the_offsets_that_need_it()
         assert_eq!(span.offset + span.length, size);
     }
     // One name is verified by itself.
-    let one =
-        |kind, name: &str| Options { names: vec![(kind, name.to_owned())], ..Options::default() };
+    let one = |kind, name: &str| VerifyOptions {
+        names: vec![(kind, name.to_owned())],
+        ..VerifyOptions::default()
+    };
     let single = store(&lab.store, &one(RefKind::Snapshot, "alice@one"), &()).await.unwrap();
     assert_eq!(single.faults.len(), 1);
     assert_eq!(single.faults[0].touches.len(), 1);
@@ -278,14 +283,14 @@ async fn a_damaged_chunk_is_named_with_the_images_and_the_offsets_that_need_it()
 #[tokio::test]
 async fn a_sample_reads_a_part_and_samples_find_damage_in_the_end() {
     let lab = lab(false).await;
-    let options = Options { sample_permille: Some(1), ..Options::default() };
+    let options = VerifyOptions { sample_permille: Some(1), ..VerifyOptions::default() };
     let report = store(&lab.store, &options, &()).await.unwrap();
     assert!(report.is_clean() && report.packs == 1, "{report:?}");
     let key = lab.keys().await.into_iter().find(|key| key.starts_with("packs/")).unwrap();
     let mut bytes = lab.get(&key).await;
     bytes[40] ^= 0xff;
     lab.put(&key, bytes).await;
-    let options = Options { sample_permille: Some(300), ..Options::default() };
+    let options = VerifyOptions { sample_permille: Some(300), ..VerifyOptions::default() };
     let mut found = 0;
     for _ in 0..40 {
         found += usize::from(!store(&lab.store, &options, &()).await.unwrap().is_clean());

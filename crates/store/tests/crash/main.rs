@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use store::gc::{Options, collect};
+use store::gc::{GcOptions, collect};
 use store::{Content, RefKind, Settings, Store, testing};
 use victim::{PAGE, PIECE};
 
@@ -97,7 +97,7 @@ async fn check(directory: &Path, oracle: &Oracle) -> usize {
 /// Collects while nobody else is at work; afterwards there is nothing left to find.
 async fn clean(directory: &Path) {
     let store = open(directory).await;
-    let options = Options {
+    let options = GcOptions {
         grace: Duration::ZERO,
         stale: Duration::ZERO,
         rewrite_below: 0.5,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::copy::{self, Copied};
-use store::gc::{Options, collect};
+use store::gc::{GcOptions, collect};
 use store::{Grain, RefBody, RefKind, Store, import, sweep, testing};
 
 pub(crate) const PAGE: usize = 4096;
@@ -180,6 +180,6 @@ async fn remove_one(store: &Store, random: &mut Sequence) -> Result<Option<Strin
 
 async fn gc_one(store: &Store, alone: bool) -> Result<Option<String>> {
     let stale = Duration::from_secs(if alone { 0 } else { 86_400 });
-    let options = Options { grace: Duration::ZERO, rewrite_below: 0.9, stale, dry_run: false };
+    let options = GcOptions { grace: Duration::ZERO, rewrite_below: 0.9, stale, dry_run: false };
     collect(store, &options, &()).await.map(|_| None)
 }

@@ -6,7 +6,7 @@ use block::conformance::Sequence;
 use block::{ErrorKind, Memory, Span};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
-use objects::testing::{Clocked, Faults, Unreliable};
+use objects::testing::{Clocked, FaultRates, Unreliable};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Life {
         let faulty = role < 85 && self.below(3) == 0;
         let mut inner: Arc<dyn ObjectStore> = Arc::new(self.nature.backend.clone());
         if faulty {
-            inner = Arc::new(Unreliable::new(inner, self.number(), Faults::all(20)));
+            inner = Arc::new(Unreliable::new(inner, self.number(), FaultRates::all(20)));
         }
         let mut remote = Remote::new(inner, &self.nature, self.number());
         if role < 85 {
@@ -274,10 +274,10 @@ impl Life {
     }
 
     async fn collect(&self, store: &Store) {
-        let options = gc::Options {
+        let options = gc::GcOptions {
             grace: Duration::from_secs(GRACE),
             rewrite_below: 0.7,
-            ..gc::Options::default()
+            ..gc::GcOptions::default()
         };
         let _ = gc::collect(store, &options, &()).await;
     }
@@ -305,7 +305,7 @@ impl Life {
     }
 
     async fn verify(&self, store: &Store) {
-        match verify::store(store, &verify::Options::default(), &()).await {
+        match verify::store(store, &verify::VerifyOptions::default(), &()).await {
             Ok(report) if report.is_clean() => {}
             Ok(report) => self.fail(format!("verify, beside the others: {:?}", report.faults)),
             Err(e) => self.fail(format!("verify: {e}")),
@@ -335,7 +335,7 @@ impl Life {
                 Err(e) => return self.fail(format!("{kind} {name}: {e}")),
             }
         }
-        match verify::store(&store, &verify::Options::default(), &()).await {
+        match verify::store(&store, &verify::VerifyOptions::default(), &()).await {
             Ok(report) if report.is_clean() => {}
             Ok(report) => self.fail(format!("verify: {:?}", report.faults)),
             Err(e) => self.fail(format!("verify: {e}")),
@@ -345,8 +345,9 @@ impl Life {
     /// When all is quiet, collections free all garbage, pins of the dead included.
     async fn clean_up(&self) {
         let store = self.plain().await;
-        let options = gc::Options { grace: Duration::from_secs(GRACE), ..gc::Options::default() };
-        let mut last = gc::Report::default();
+        let options =
+            gc::GcOptions { grace: Duration::from_secs(GRACE), ..gc::GcOptions::default() };
+        let mut last = gc::GcReport::default();
         for pause in PAUSES {
             tokio::time::sleep(Duration::from_secs(pause * HOUR)).await;
             self.nature.tick();

@@ -187,7 +187,7 @@ impl Life {
     }
 
     async fn collect(&mut self) -> Outcome {
-        let options = gc::Options {
+        let options = gc::GcOptions {
             grace: Duration::from_secs([0, 3 * HOUR][self.dice.below(2) as usize]),
             rewrite_below: [0.0, 0.7, 1.0][self.dice.below(3) as usize],
             stale: Duration::ZERO,

@@ -22,7 +22,7 @@ const WRITES_BACK: u64 = 24;
 
 /// How often calls fail, in thousandths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct FaultRates {
     /// A call that needs room finds none.
     pub no_space: u64,
     /// The sync of a file fails.
@@ -56,7 +56,7 @@ impl Machine {
             calls: 0,
             course: 0,
             failed_syncs: 0,
-            faults: Faults::default(),
+            faults: FaultRates::default(),
             room: u64::MAX,
             used: 0,
             ended: false,
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     /// From now on calls fail that often.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: FaultRates) {
         self.state().faults = faults;
     }
 
@@ -188,7 +188,7 @@ pub(super) struct MachineState {
     calls: u64,
     course: u64,
     failed_syncs: u64,
-    faults: Faults,
+    faults: FaultRates,
     /// Pages that there are, and those that are taken.
     room: u64,
     used: u64,

@@ -20,6 +20,6 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-pub use machine::{Faults, Machine};
+pub use machine::{FaultRates, Machine};
 pub use names::Nature;
 pub use process::SimulatedFs;

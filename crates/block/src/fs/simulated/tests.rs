@@ -110,9 +110,9 @@ fn a_sync_after_a_failed_one_succeeds_and_does_not_bring_the_bytes_back() {
         let (machine, path) = ones(nature, seed);
         let file = path.open(Open::WRITE).unwrap();
         file.write_all_at(&[2; 4096], 0).unwrap();
-        machine.set_faults(Faults { sync_file: 1000, ..Faults::default() });
+        machine.set_faults(FaultRates { sync_file: 1000, ..FaultRates::default() });
         assert!(file.sync_data().is_err());
-        machine.set_faults(Faults::default());
+        machine.set_faults(FaultRates::default());
         file.sync_data().unwrap();
         assert_eq!(read(&path), [2; 4096], "memory still shows it");
         let (reread, again) = (seed % 2 == 0, file);
@@ -180,9 +180,9 @@ fn a_failed_sync_of_a_directory_ends_a_journal_or_is_forgotten() {
             let machine = Machine::new(nature, seed);
             let root = at(&machine, "/");
             root.join("a").open(Open::NEW).unwrap();
-            machine.set_faults(Faults { sync_directory: 1000, ..Faults::default() });
+            machine.set_faults(FaultRates { sync_directory: 1000, ..FaultRates::default() });
             assert!(root.sync_directory().is_err());
-            machine.set_faults(Faults::default());
+            machine.set_faults(FaultRates::default());
             let refused = root.join("b").create_dir().map_err(|e| e.kind());
             let ends = nature != Nature::None;
             assert_eq!(refused == Err(ErrorKind::ReadOnlyFilesystem), ends);
@@ -200,9 +200,9 @@ fn a_failed_sync_of_a_directory_ends_a_journal_or_is_forgotten() {
             let machine = Machine::new(nature, seed);
             let (root, fs) = (Path::new("/"), machine.start());
             fs.open(&root.join("a"), Open::NEW).unwrap();
-            machine.set_faults(Faults { sync_directory: 1000, ..Faults::default() });
+            machine.set_faults(FaultRates { sync_directory: 1000, ..FaultRates::default() });
             assert!(fs.sync_directory(root).is_err());
-            machine.set_faults(Faults::default());
+            machine.set_faults(FaultRates::default());
             let again = fs.sync_directory(root);
             assert_eq!(again.is_ok(), nature == Nature::None);
             machine.lose_power();

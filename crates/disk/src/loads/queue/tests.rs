@@ -16,28 +16,33 @@ fn lone(number: u64) -> ChunkRef {
     chunk(number, number as u32 * (1 << 20), 30_000)
 }
 
-fn has_come(place: &Place) -> bool {
+fn has_come(place: &QueuePosition) -> bool {
     place.gate.is_closed()
 }
 
-fn join(queue: &mut Queue, flow: FlowId, at: &ChunkRef, urgency: Urgency) -> Place {
+fn join(queue: &mut LoadQueue, flow: FlowId, at: &ChunkRef, urgency: Urgency) -> QueuePosition {
     join_at(queue, flow, at, urgency, Duration::ZERO)
 }
 
 fn join_at(
-    queue: &mut Queue,
+    queue: &mut LoadQueue,
     flow: FlowId,
     at: &ChunkRef,
     urgency: Urgency,
     now: Duration,
-) -> Place {
+) -> QueuePosition {
     let place = queue.join(flow, at, urgency, true);
     queue.go_on(now);
     place
 }
 
 /// Wants chunks at the same moment.
-fn join_all(queue: &mut Queue, flow: FlowId, list: &[ChunkRef], urgency: Urgency) -> Vec<Place> {
+fn join_all(
+    queue: &mut LoadQueue,
+    flow: FlowId,
+    list: &[ChunkRef],
+    urgency: Urgency,
+) -> Vec<QueuePosition> {
     let places = list.iter().map(|at| queue.join(flow, at, urgency, true)).collect();
     queue.go_on(Duration::ZERO);
     places
@@ -45,7 +50,7 @@ fn join_all(queue: &mut Queue, flow: FlowId, list: &[ChunkRef], urgency: Urgency
 
 /// Serves whatever has its turn until all came; the offsets of the chunks of each request, in the
 /// order of requests.
-fn runs(queue: &mut Queue, mut places: Vec<Place>) -> Vec<Vec<u32>> {
+fn runs(queue: &mut LoadQueue, mut places: Vec<QueuePosition>) -> Vec<Vec<u32>> {
     let (mut runs, mut now) = (Vec::new(), Duration::ZERO);
     while !places.is_empty() {
         now += MS;
@@ -72,7 +77,7 @@ fn runs(queue: &mut Queue, mut places: Vec<Place>) -> Vec<Vec<u32>> {
 
 #[test]
 fn demand_comes_before_reading_ahead_and_that_before_boot_lists() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let first = join(&mut queue, 1, &lone(1), Urgency::Boot);
     let boot = join(&mut queue, 1, &lone(2), Urgency::Boot);
     let ahead = join(&mut queue, 2, &lone(3), Urgency::Ahead);
@@ -91,7 +96,7 @@ fn demand_comes_before_reading_ahead_and_that_before_boot_lists() {
 
 #[test]
 fn half_of_the_requests_are_kept_free_of_what_nobody_waits_for() {
-    let mut queue = Queue::new(64);
+    let mut queue = LoadQueue::new(64);
     let (all, unasked) = queue.room();
     let ahead: Vec<_> = (0..20).map(|n| join(&mut queue, 1, &lone(n), Urgency::Ahead)).collect();
     assert_eq!(ahead.iter().filter(|place| has_come(place)).count(), unasked);
@@ -101,7 +106,7 @@ fn half_of_the_requests_are_kept_free_of_what_nobody_waits_for() {
 
 #[test]
 fn a_chunk_that_a_guest_waits_for_does_not_wait_where_a_boot_list_put_it() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let first = join(&mut queue, 1, &lone(0), Urgency::Boot);
     let listed: Vec<_> = (1..50).map(|n| join(&mut queue, 1, &lone(n), Urgency::Boot)).collect();
     let guest = join(&mut queue, 2, &lone(40), Urgency::Demand);
@@ -112,7 +117,7 @@ fn a_chunk_that_a_guest_waits_for_does_not_wait_where_a_boot_list_put_it() {
 
 #[test]
 fn a_boot_copy_draws_what_a_guest_waits_for_to_its_place() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let busy = join(&mut queue, 9, &lone(99), Urgency::Demand);
     let early = join(&mut queue, 2, &lone(3), Urgency::Demand);
     let copies: Vec<_> = (0..6).map(|n| chunk(n, (1 << 28) + n as u32 * 30_000, 30_000)).collect();
@@ -133,7 +138,7 @@ fn a_boot_copy_draws_what_a_guest_waits_for_to_its_place() {
 
 #[test]
 fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let mut storm: Vec<_> = (0..49)
         .flat_map(|disk| (0..16).map(move |n| (disk, lone(disk * 16 + n))))
         .map(|(disk, at)| join(&mut queue, disk, &at, Urgency::Demand))
@@ -158,7 +163,7 @@ fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
 
 #[test]
 fn what_lies_side_by_side_and_waits_comes_in_one_request() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let first = join(&mut queue, 1, &lone(100), Urgency::Demand);
     // Every second one waits for another disk.
     let side: Vec<_> = (0..30u32)
@@ -180,7 +185,7 @@ fn what_lies_side_by_side_and_waits_comes_in_one_request() {
 
 #[test]
 fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
-    let mut queue = Queue::new(2);
+    let mut queue = LoadQueue::new(2);
     let mut now = Duration::ZERO;
     let mut lengths = Vec::new();
     for round in 0..40u32 {
@@ -208,7 +213,7 @@ fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
 #[test]
 fn requests_are_long_where_the_store_is_quick_however_many_it_serves_in_turn() {
     // One arm: 6 ms, and 80 MB/s; whoever comes waits for those before it.
-    let mut queue = Queue::new(64);
+    let mut queue = LoadQueue::new(64);
     let list: Vec<_> = (0..2000u32).map(|n| chunk(n.into(), n * 30_000, 30_000)).collect();
     let mut waiting = join_all(&mut queue, 1, &list, Urgency::Boot);
     let (mut now, mut longest) = (Duration::ZERO, 0);
@@ -232,7 +237,7 @@ fn requests_are_long_where_the_store_is_quick_however_many_it_serves_in_turn() {
 
 #[test]
 fn a_boot_list_comes_in_runs_of_what_lies_together_that_of_its_first_chunk_first() {
-    let mut queue = Queue::new(2);
+    let mut queue = LoadQueue::new(2);
     let near = |n: u32| chunk(n.into(), n * 100_000, 30_000);
     let far = |n: u32| chunk(n.into(), (4 << 20) + n * 100_000, 30_000);
     let list = [far(23), near(2), far(21), near(0), far(22), near(1), near(9)];
@@ -248,7 +253,7 @@ fn a_boot_list_comes_in_runs_of_what_lies_together_that_of_its_first_chunk_first
 
 #[test]
 fn gaps_are_read_over_only_as_far_as_that_is_cheaper() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let gap = GAP as u32;
     let list = [chunk(1, 0, 1000), chunk(2, 1000 + gap, 1000), chunk(3, 2001 + 2 * gap, 1000)];
     let places = join_all(&mut queue, 1, &list, Urgency::Demand);
@@ -257,7 +262,7 @@ fn gaps_are_read_over_only_as_far_as_that_is_cheaper() {
 
 #[test]
 fn a_guest_that_comes_to_a_later_run_of_a_boot_list_brings_all_of_it_forward() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let first = join(&mut queue, 1, &lone(90), Urgency::Boot);
     let run = |run: u32| {
         (0..4).map(move |n| chunk((run * 4 + n).into(), (run << 20) + n * 50_000, 30_000))
@@ -275,7 +280,7 @@ fn a_guest_that_comes_to_a_later_run_of_a_boot_list_brings_all_of_it_forward() {
 
 #[test]
 fn a_request_has_no_more_chunks_than_fit_into_memory_soon() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let list: Vec<_> = (0..1000).map(|n| chunk(n.into(), n * 100, 100)).collect();
     let places = join_all(&mut queue, 1, &list, Urgency::Demand);
     assert!(runs(&mut queue, places).iter().all(|run| run.len() <= MOST));
@@ -283,7 +288,7 @@ fn a_request_has_no_more_chunks_than_fit_into_memory_soon() {
 
 #[test]
 fn a_request_that_hangs_keeps_nobody_out_for_long() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let hung = join(&mut queue, 1, &lone(1), Urgency::Demand);
     let next = join(&mut queue, 2, &lone(2), Urgency::Demand);
     queue.go_on(LATE - MS);
@@ -299,7 +304,7 @@ fn a_request_that_hangs_keeps_nobody_out_for_long() {
 #[test]
 fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
     for fails in [true, false] {
-        let mut queue = Queue::new(64);
+        let mut queue = LoadQueue::new(64);
         let before = queue.room();
         let mut now = Duration::ZERO;
         let mut waiting: Vec<_> =
@@ -322,14 +327,14 @@ fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
 
 #[test]
 fn without_a_limit_nothing_waits() {
-    let mut queue = Queue::new(0);
+    let mut queue = LoadQueue::new(0);
     let places: Vec<_> = (0..500).map(|n| join(&mut queue, n, &lone(n), Urgency::Boot)).collect();
     assert!(places.iter().all(has_come));
 }
 
 #[test]
 fn who_does_not_share_waits_for_a_load_of_their_own() {
-    let mut queue = Queue::new(1);
+    let mut queue = LoadQueue::new(1);
     let places: Vec<_> =
         (0..3).map(|flow| queue.join(flow, &lone(1), Urgency::Demand, false)).collect();
     queue.go_on(Duration::ZERO);
@@ -344,8 +349,8 @@ proptest! {
         steps in prop::collection::vec((0u8..3, 0u64..30, 0u64..4, 0u8..3), 1..120),
         most in 1usize..6, share in any::<bool>(),
     ) {
-        let mut queue = Queue::new(most);
-        let mut places: Vec<(Place, bool)> = Vec::new();
+        let mut queue = LoadQueue::new(most);
+        let mut places: Vec<(QueuePosition, bool)> = Vec::new();
         let mut now = Duration::ZERO;
         let urgencies = [Urgency::Demand, Urgency::Ahead, Urgency::Boot];
         for (what, number, flow, urgency) in steps {

@@ -128,7 +128,7 @@ async fn discarding_reserved_blocks_gives_their_room_back() {
 async fn a_discard_gives_back_the_room_of_blocks_that_are_zero_already() {
     let span = Span::whole(8 * MIB);
     let request = Arc::new(());
-    let wanted = Wanted::by(&request);
+    let wanted = RequestWaiter::by(&request);
     for mode in [None, Some(HOLE)] {
         let scratch = Scratch::new(slow(noise(16 * MIB)), 16 * MIB).await;
         write(&scratch, span).await.unwrap();

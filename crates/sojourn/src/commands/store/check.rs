@@ -6,7 +6,7 @@ use block::{Error, Result};
 use engine::Config;
 use engine::Home;
 use engine::world;
-use objects::OpenOptions;
+use objects::OpenStoreOptions;
 use objects::check::{CheckOptions, CheckReport};
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         Some(url) => url.clone(),
         None => home.store_url(&Config::of(home)?.store),
     };
-    let opened = engine::places::open(&url, &home.dir().join("tls"), &OpenOptions::default())?;
+    let opened = engine::places::open(&url, &home.dir().join("tls"), &OpenStoreOptions::default())?;
     let options = CheckOptions { rounds: args.rounds, ..CheckOptions::default() };
     let bar = Bar::waiting("checking");
     let world = world::system();

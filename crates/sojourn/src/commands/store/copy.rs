@@ -8,7 +8,7 @@ use disk::Image;
 use engine::Config;
 use engine::Home;
 use engine::{key, world};
-use objects::OpenOptions;
+use objects::OpenStoreOptions;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
     }
     let world = world::system();
     let settings = Settings::generate(&*world.entropy)?;
-    let opened = objects::create(&args.to, &OpenOptions::default())?;
+    let opened = objects::create(&args.to, &OpenStoreOptions::default())?;
     let made = Store::create(opened.backend, settings, world).await;
     let made = made.map_err(|e| e.context(format!("store {}", args.to)))?;
     tracing::info!(store = args.to, "made, as there was none");
@@ -137,7 +137,7 @@ async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
 }
 
 async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
-    let opened = engine::places::open(url, &home.dir().join("tls"), &OpenOptions::default())?;
+    let opened = engine::places::open(url, &home.dir().join("tls"), &OpenStoreOptions::default())?;
     let secret = async || match key_file {
         Some(path) => key::read(path).map(Some),
         None => {

@@ -8,7 +8,7 @@ use engine::Config;
 use engine::Home;
 use engine::key;
 use std::path::PathBuf;
-use store::{Cost, KeySlot, NewKey, SlotKind};
+use store::{Argon2Cost, KeySlot, NewKey, SlotKind};
 
 /// The verbs of `sojourn store key`.
 #[derive(Debug, Subcommand)]
@@ -80,7 +80,7 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
             // What cannot succeed asks for nothing.
             keys.list().await?;
             let secret = key::another(new.new_key_file.as_deref())?;
-            let new = NewKey { name: &new.name, secret: &secret, cost: Cost::NORMAL };
+            let new = NewKey { name: &new.name, secret: &secret, cost: Argon2Cost::NORMAL };
             let slot = keys.add(&new).await?;
             output.print(&slot, || format!("key slot {} opens the store too", slot.name))
         }
@@ -96,7 +96,7 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
                 )));
             }
             let secret = key::another(new.new_key_file.as_deref())?;
-            let new = NewKey { name: &new.name, secret: &secret, cost: Cost::NORMAL };
+            let new = NewKey { name: &new.name, secret: &secret, cost: Argon2Cost::NORMAL };
             let slot = keys.rotate(&new).await?;
             output.print(&slot, || format!("key slot {} has a new secret", slot.name))
         }

@@ -6,7 +6,7 @@ use crate::stores;
 use block::{ByteSize, Error, Result};
 use engine::Config;
 use engine::Home;
-use store::stats::{Stats, collect};
+use store::stats::{StoreStats, collect};
 
 /// Counts everything in the store.
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
@@ -23,7 +23,7 @@ pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     }
 }
 
-fn text(stats: &Stats) -> String {
+fn text(stats: &StoreStats) -> String {
     let size = |bytes: u64| ByteSize(bytes).to_string();
     let columns = ["KIND", "NAME", ">SIZE", ">DATA", ">STORED", ">OWN DATA", ">OWN STORED"];
     let mut table = Table::new(&columns);

@@ -8,7 +8,7 @@ async fn condemned() -> (Store, Clocked, Path) {
     publish(&store, "a:1", &[1, 2, 3]).await;
     publish(&store, "b:1", &[4, 5]).await;
     remove(&store, "b:1").await;
-    assert_eq!(gc(&store, Options::default()).await.found.objects, 3);
+    assert_eq!(gc(&store, GcOptions::default()).await.found.objects, 3);
     let list = objects::list(&backend, "condemned").await.unwrap().remove(0).location;
     (store, backend, list)
 }
@@ -26,7 +26,7 @@ async fn with_a_damaged_list_no_session_begins_and_the_error_names_it_and_the_re
     damage(&backend, &list).await;
     for error in [
         store.session("import").await.unwrap_err(),
-        collect(&store, &Options { dry_run: true, ..now() }, &()).await.unwrap_err(),
+        collect(&store, &GcOptions { dry_run: true, ..now() }, &()).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().contains(list.as_ref()), "{error}");
@@ -39,7 +39,7 @@ async fn with_a_damaged_list_no_session_begins_and_the_error_names_it_and_the_re
 async fn a_collection_replaces_a_damaged_list_and_what_it_named_is_not_taken_into_use() {
     let (store, backend, list) = condemned().await;
     damage(&backend, &list).await;
-    let report = gc(&store, Options::default()).await;
+    let report = gc(&store, GcOptions::default()).await;
     assert_eq!(report.replaced, [list.to_string()]);
     assert_eq!((report.found, report.freed), (Amount::default(), Amount::default()));
     let lists = objects::list(&backend, "condemned").await.unwrap();
@@ -50,7 +50,7 @@ async fn a_collection_replaces_a_damaged_list_and_what_it_named_is_not_taken_int
     publish(&store, "c:1", &[4, 5]).await;
     assert_eq!(count(&backend, "packs").await, packs + 1);
     backend.advance(DAY);
-    let report = gc(&store, Options::default()).await;
+    let report = gc(&store, GcOptions::default()).await;
     assert_eq!((report.freed.objects, report.replaced.len()), (3, 0));
     for (name, pieces) in [("a:1", &[1, 2, 3][..]), ("c:1", &[4, 5])] {
         assert_eq!(read(&backend, name).await, image(pieces));
@@ -62,14 +62,14 @@ async fn what_another_list_names_is_not_on_the_new_one_too() {
     let (store, backend, list) = condemned().await;
     publish(&store, "c:1", &[7]).await;
     remove(&store, "c:1").await;
-    assert_eq!(gc(&store, Options::default()).await.found.objects, 3);
+    assert_eq!(gc(&store, GcOptions::default()).await.found.objects, 3);
     damage(&backend, &list).await;
-    let report = gc(&store, Options::default()).await;
+    let report = gc(&store, GcOptions::default()).await;
     assert_eq!(report.replaced, [list.to_string()]);
     let waiting: Vec<u64> = report.waiting.iter().map(|waiting| waiting.garbage.objects).collect();
     assert_eq!(waiting, [3, 3]);
     backend.advance(DAY);
-    assert_eq!(gc(&store, Options::default()).await.freed.objects, 6);
+    assert_eq!(gc(&store, GcOptions::default()).await.freed.objects, 6);
     assert_eq!(read(&backend, "a:1").await, image(&[1, 2, 3]));
 }
 
@@ -77,13 +77,13 @@ async fn what_another_list_names_is_not_on_the_new_one_too() {
 async fn a_damaged_list_of_what_was_deleted_is_forgotten() {
     let (store, backend, list) = condemned().await;
     backend.advance(DAY);
-    assert_eq!(gc(&store, Options::default()).await.freed.objects, 3);
+    assert_eq!(gc(&store, GcOptions::default()).await.freed.objects, 3);
     damage(&backend, &list).await;
     store.session("import").await.unwrap_err();
-    assert_eq!(gc(&store, Options::default()).await.replaced, [list.to_string()]);
+    assert_eq!(gc(&store, GcOptions::default()).await.replaced, [list.to_string()]);
     publish(&store, "b:1", &[4, 5]).await;
     assert_eq!(read(&backend, "b:1").await, image(&[4, 5]));
-    assert_eq!(State::load(&store).await.unwrap().lists, []);
+    assert_eq!(CollectionState::load(&store).await.unwrap().lists, []);
 }
 
 #[tokio::test]
@@ -141,16 +141,16 @@ async fn a_damaged_record_is_replaced_by_a_collection_or_a_repair_and_nothing_is
             let report = crate::repair::store(&store, &[], false, &()).await.unwrap();
             assert_eq!((report.restored, report.left), (vec!["refs/gc/store".into()], vec![]));
         } else {
-            assert_eq!(gc(&store, Options::default()).await.replaced, ["refs/gc/store"]);
+            assert_eq!(gc(&store, GcOptions::default()).await.replaced, ["refs/gc/store"]);
         }
-        let clean = verify::store(&store, &verify::Options::default(), &()).await.unwrap();
+        let clean = verify::store(&store, &verify::VerifyOptions::default(), &()).await.unwrap();
         assert_eq!(clean.faults, []);
         // What was condemned stays so: it is stored again under other names, and then deleted.
         publish(&store, "c:1", &[4, 5]).await;
         backend.advance(2 * DAY);
-        gc(&store, Options::default()).await;
+        gc(&store, GcOptions::default()).await;
         backend.advance(2 * DAY);
-        gc(&store, Options::default()).await;
+        gc(&store, GcOptions::default()).await;
         for (name, pieces) in [("a:1", &[1, 2, 3][..]), ("c:1", &[4, 5])] {
             assert_eq!(read(&backend, name).await, image(pieces));
         }

@@ -16,11 +16,11 @@ async fn rewritten() -> (Store, Clocked, Path) {
     (store, backend, map)
 }
 
-fn all_now() -> Options {
-    Options { stale: Duration::ZERO, ..now() }
+fn all_now() -> GcOptions {
+    GcOptions { stale: Duration::ZERO, ..now() }
 }
 
-async fn repaired(backend: &Clocked) -> repair::Report {
+async fn repaired(backend: &Clocked) -> repair::RepairReport {
     let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
     let store = Store::open(shared, testing::world(4)).await.unwrap();
     repair::store(&store, &[], false, &()).await.unwrap()
@@ -95,7 +95,7 @@ async fn the_old_pack_stays_until_the_new_copy_was_read() {
     publish(&store, "a:2", &[2, 9]).await;
     remove(&store, "a:1").await;
     let before = objects::list(&backend, "packs").await.unwrap();
-    assert_eq!(gc(&store, Options::default()).await.rewritten.objects, 1);
+    assert_eq!(gc(&store, GcOptions::default()).await.rewritten.objects, 1);
     let packs = objects::list(&backend, "packs").await.unwrap();
     let new =
         packs.into_iter().find(|pack| !before.iter().any(|old| old.location == pack.location));
@@ -104,11 +104,11 @@ async fn the_old_pack_stays_until_the_new_copy_was_read() {
     bytes[5000] ^= 1;
     backend.put(&new, bytes.into()).await.unwrap();
     backend.advance(2 * DAY);
-    let report = gc(&store, Options::default()).await;
+    let report = gc(&store, GcOptions::default()).await;
     assert!(report.doubts.iter().any(|doubt| doubt.contains(new.as_ref())), "{report:?}");
     assert_eq!(read(&backend, "a:2").await, image(&[2, 9]));
     assert_eq!(repaired(&backend).await.left, []);
     backend.advance(2 * DAY);
-    assert_eq!(gc(&store, Options::default()).await.doubts, [""; 0]);
+    assert_eq!(gc(&store, GcOptions::default()).await.doubts, [""; 0]);
     assert_eq!(read(&backend, "a:2").await, image(&[2, 9]));
 }

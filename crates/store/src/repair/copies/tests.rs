@@ -1,9 +1,9 @@
-use crate::repair::{self, Report, Source};
+use crate::repair::{self, RepairReport, RepairSource};
 use crate::rewritten;
 use crate::testing::{self, noise};
 use crate::{
-    ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, bootcopy,
-    bootlist, gc, import, pack, segment, settings, verify, wire,
+    Argon2Cost, ChunkId, ChunkRef, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store,
+    bootcopy, bootlist, gc, import, pack, segment, settings, verify, wire,
 };
 use block::{Memory, Span};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ async fn plain() -> (Arc<InMemory>, Store) {
 async fn encrypted() -> (Arc<InMemory>, Store) {
     let backend = Arc::new(InMemory::new());
     let secret = Secret::key_file(noise(77, 40)).unwrap();
-    let key = NewKey { name: "test", secret: &secret, cost: Cost::NORMAL };
+    let key = NewKey { name: "test", secret: &secret, cost: Argon2Cost::NORMAL };
     let (settings, world) = (testing::encrypted_settings(), testing::world(1));
     let store = Store::create_encrypted(backend.clone(), settings, world, &key).await.unwrap();
     (backend, store)
@@ -153,7 +153,7 @@ impl Lab {
         self.backend.delete(&Path::from(key)).await.unwrap();
     }
 
-    async fn repair(&self, sources: &[Source]) -> Report {
+    async fn repair(&self, sources: &[RepairSource]) -> RepairReport {
         repair::store(&self.store, sources, false, &()).await.unwrap()
     }
 
@@ -177,7 +177,7 @@ impl Lab {
     }
 
     async fn is_clean(&self) -> bool {
-        let options = verify::Options { deep: true, ..verify::Options::default() };
+        let options = verify::VerifyOptions { deep: true, ..verify::VerifyOptions::default() };
         verify::store(&self.store, &options, &()).await.unwrap().is_clean()
     }
 }
@@ -239,9 +239,9 @@ async fn a_copy_that_does_not_come_out_as_it_was_is_made_anew_and_named() {
     assert_eq!((report.rewritten.len(), report.lost_chunks), (1, 0), "{report:?}");
     assert_ne!(lab.copy_id().await, first);
     assert!(lab.serves().await && lab.is_clean().await);
-    assert_eq!(lab.repair(&[]).await, Report::default(), "once is enough");
+    assert_eq!(lab.repair(&[]).await, RepairReport::default(), "once is enough");
     // What is left of the old one is garbage.
-    let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+    let options = gc::GcOptions { grace: std::time::Duration::ZERO, ..gc::GcOptions::default() };
     for _ in 0..2 {
         gc::collect(&lab.store, &options, &()).await.unwrap();
     }
@@ -317,7 +317,7 @@ async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image
     let report = lab.repair(&[]).await;
     assert_eq!(report.left, [], "{report:?}");
     assert!(lab.serves().await && lab.is_clean().await);
-    let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+    let options = gc::GcOptions { grace: std::time::Duration::ZERO, ..gc::GcOptions::default() };
     for _ in 0..2 {
         gc::collect(&lab.store, &options, &()).await.unwrap();
     }
@@ -488,11 +488,12 @@ async fn a_copy_that_was_made_anew_where_its_pack_had_been_moved_outlives_a_coll
         }
         assert_eq!(lab.repair(&[]).await.boot_copies, [IMAGE]);
         assert!(lab.serves().await);
-        let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        let options =
+            gc::GcOptions { grace: std::time::Duration::ZERO, ..gc::GcOptions::default() };
         for _ in 0..2 {
             gc::collect(&lab.store, &options, &()).await.unwrap();
             assert!(lab.serves().await && lab.is_clean().await, "a collection took its pack");
         }
-        assert_eq!(lab.repair(&[]).await, Report::default(), "once is enough");
+        assert_eq!(lab.repair(&[]).await, RepairReport::default(), "once is enough");
     }
 }
