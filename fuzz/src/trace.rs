@@ -1,12 +1,12 @@
 //! Reads a trace to its end.
 
 use std::io::Cursor;
-use trace::{Format, OpenOptions};
+use trace::{Format, OpenTraceOptions};
 
 /// Reads bytes as a trace, as they come and sorted, and checks what every trace promises.
 pub fn drain(bytes: &[u8], format: Option<Format>) {
     for sort in [false, true] {
-        let options = OpenOptions { format, sort, shift: 512, ..OpenOptions::default() };
+        let options = OpenTraceOptions { format, sort, shift: 512, ..OpenTraceOptions::default() };
         let input = Box::new(Cursor::new(bytes.to_vec()));
         let Ok(mut source) = trace::read(input, "input", &options) else { continue };
         let (mut batch, mut last, mut requests) = (Vec::new(), 0, 0);

@@ -3,7 +3,7 @@
 use crate::convert::{Several, Size, raise};
 use crate::load::{Load, blocks};
 use crate::policy::PythonCache;
-use ::simulate::{Policy, Question, Stream, drive};
+use ::simulate::{ReferenceStream, SimulatedPolicy, TuningQuestion, drive};
 use block::{ByteSize, Error};
 use cache::PolicyKind;
 use numpy::PyArray1;
@@ -111,7 +111,7 @@ pub(crate) fn simulate<'py>(
             let room = blocks(*size, load.stream.block).map_err(raise)?;
             let (policy, outcome) = match &chosen {
                 Chosen::Name(name) => {
-                    let policy: Policy = name.parse().map_err(raise)?;
+                    let policy: SimulatedPolicy = name.parse().map_err(raise)?;
                     let run = || ::simulate::run(policy, room, &load.stream, distances);
                     (policy.to_string(), py.detach(run))
                 }
@@ -139,7 +139,7 @@ fn name_of(make: &Bound<'_, PyAny>) -> PyResult<String> {
 fn own(
     make: &Bound<'_, PyAny>,
     room: u32,
-    stream: &Stream,
+    stream: &ReferenceStream,
     distances: bool,
 ) -> PyResult<::simulate::Outcome> {
     let mut cache = PythonCache::new(make, room, stream.blocks())?;
@@ -213,7 +213,7 @@ pub(crate) fn tune(
             return Err(Error::invalid("one_in and samples are 1 or more"));
         }
         let room = blocks(size.0, load.stream.block)?;
-        let mut question = Question { one_in, samples, ..Question::new(room) };
+        let mut question = TuningQuestion { one_in, samples, ..TuningQuestion::new(room) };
         if let Some(policies) = policy {
             question.policies =
                 policies.0.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;

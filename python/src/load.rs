@@ -5,7 +5,7 @@ use block::{ByteSize, Error};
 use cache::PolicyKind;
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use simulate::{Options, Sharing, Stream};
+use simulate::{ReferenceOptions, ReferenceStream, Sharing};
 use trace::Source;
 
 /// What Python says of a load.
@@ -19,8 +19,8 @@ pub(crate) struct LoadOptions<'a> {
 
 impl LoadOptions<'_> {
     /// The same, checked.
-    pub(crate) fn check(self) -> PyResult<Options> {
-        let options = || -> block::Result<Options> {
+    pub(crate) fn check(self) -> PyResult<ReferenceOptions> {
+        let options = || -> block::Result<ReferenceOptions> {
             let bytes = self.block.map_or(4096, |size| size.0);
             let block = u32::try_from(bytes).unwrap_or(u32::MAX);
             let sharing = match self.share {
@@ -43,9 +43,9 @@ impl LoadOptions<'_> {
                     Some((policy, blocks(size.parse::<ByteSize>()?.0, block)?))
                 }
             };
-            let defaults = Options::default();
+            let defaults = ReferenceOptions::default();
             let (writes, one_in) = (self.writes, self.one_in);
-            Ok(Options { block, writes, sharing, client, one_in, ..defaults })
+            Ok(ReferenceOptions { block, writes, sharing, client, one_in, ..defaults })
         };
         options().map_err(raise)
     }
@@ -66,12 +66,12 @@ pub(crate) fn blocks(size: u64, block: u32) -> block::Result<u32> {
 /// References to blocks, in order.
 #[pyclass(frozen, module = "sojourn")]
 pub(crate) struct Load {
-    pub(crate) stream: Stream,
+    pub(crate) stream: ReferenceStream,
 }
 
 impl Load {
-    pub(crate) fn read(source: &mut dyn Source, options: &Options) -> block::Result<Self> {
-        let stream = Stream::read(source, options)?;
+    pub(crate) fn read(source: &mut dyn Source, options: &ReferenceOptions) -> block::Result<Self> {
+        let stream = ReferenceStream::read(source, options)?;
         if stream.is_empty() {
             return Err(Error::invalid(
                 "nothing of the trace reaches the cache; with writes=True writes do too",

@@ -1,13 +1,13 @@
 //! Closed queueing networks.
 
 use crate::convert::raise;
-use model::{Centre, Kind, Network};
+use model::{Centre, CentreKind, Network};
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 
 /// A demand: seconds, or seconds and servers.
 #[derive(FromPyObject)]
-pub(crate) enum Demand {
+pub(crate) enum DemandArgument {
     /// At a single server.
     Single(f64),
     /// At several.
@@ -26,7 +26,7 @@ pub(crate) struct Solution {
 #[pyo3(signature = (demands, clients, *, delays=None, think=0.0))]
 pub(crate) fn solve(
     py: Python<'_>,
-    demands: Vec<(String, Demand)>,
+    demands: Vec<(String, DemandArgument)>,
     clients: u32,
     delays: Option<Vec<(String, f64)>>,
     think: f64,
@@ -34,14 +34,16 @@ pub(crate) fn solve(
     let mut centres: Vec<Centre> = demands
         .into_iter()
         .map(|(name, demand)| match demand {
-            Demand::Single(demand) | Demand::Servers(demand, 1) => {
-                Centre { name, kind: Kind::Queue, demand }
+            DemandArgument::Single(demand) | DemandArgument::Servers(demand, 1) => {
+                Centre { name, kind: CentreKind::Queue, demand }
             }
-            Demand::Servers(demand, count) => Centre { name, kind: Kind::Servers(count), demand },
+            DemandArgument::Servers(demand, count) => {
+                Centre { name, kind: CentreKind::Servers(count), demand }
+            }
         })
         .collect();
     let delays = delays.unwrap_or_default().into_iter();
-    centres.extend(delays.map(|(name, demand)| Centre { name, kind: Kind::Delay, demand }));
+    centres.extend(delays.map(|(name, demand)| Centre { name, kind: CentreKind::Delay, demand }));
     let solve = || -> block::Result<Solution> {
         if clients == 0 {
             return Err(block::Error::invalid("a network without clients: give 1 or more"));

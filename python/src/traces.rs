@@ -9,7 +9,8 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use trace::{
-    Disk, ExportOptions, Flags, Format, Header, Memory, Op, OpenOptions, Source, export, format_of,
+    ExportOptions, Flags, Format, Header, Memory, Op, OpenTraceOptions, Source, TraceDisk, export,
+    format_of,
 };
 
 /// One request, as in `for request in trace`.
@@ -46,7 +47,7 @@ impl Request {
 /// Where requests come from.
 #[derive(Clone)]
 enum Origin {
-    File(PathBuf, OpenOptions),
+    File(PathBuf, OpenTraceOptions),
     Memory(Arc<(Header, Vec<trace::Request>)>),
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn open(
     shift: u64,
 ) -> PyResult<Trace> {
     let format = format.map(str::parse).transpose().map_err(raise)?;
-    let options = OpenOptions { format, unit, sort, shift, ..OpenOptions::default() };
+    let options = OpenTraceOptions { format, unit, sort, shift, ..OpenTraceOptions::default() };
     let origin = Origin::File(path, options);
     let header = py.detach(|| origin.source().map(|source| source.header().clone()));
     Ok(Trace { origin, header: header.map_err(raise)? })
@@ -198,7 +199,7 @@ impl Trace {
         let names = |most: Option<u32>| most.map_or(0, |most| most as usize + 1);
         let header = Header {
             clients: vec![String::new(); names(requests.iter().map(|r| r.client).max())],
-            disks: vec![Disk::default(); names(requests.iter().map(|r| r.disk).max())],
+            disks: vec![TraceDisk::default(); names(requests.iter().map(|r| r.disk).max())],
             requests: Some(rows as u64),
             times: time.is_some(),
             latencies: latency.is_some(),

@@ -81,7 +81,7 @@ fn recorded(path: &Path) -> Result<Vec<(u64, u32)>> {
         return list.into_iter().map(|(at, len)| Ok((at, u32::try_from(len)?))).collect();
     }
     // Recordings have requests that were answered out of order.
-    let sorted = trace::OpenOptions { sort: true, ..Default::default() };
+    let sorted = trace::OpenTraceOptions { sort: true, ..Default::default() };
     let mut source = trace::open(path, &sorted)?;
     let (mut batch, mut list) = (Vec::new(), Vec::new());
     while source.read(&mut batch)? {

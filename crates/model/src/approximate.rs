@@ -10,17 +10,17 @@
 //! up to 25 % too long, as there all depends on how much a queue fluctuates; elsewhere up to 6 %, and that
 //! only with several servers.
 
-use crate::network::{CentreUse, Kind, Network, Solution};
+use crate::network::{CentreKind, CentreUse, Network, Solution};
 
 /// Steps of the bisection: more than a number has bits.
 const STEPS: u32 = 100;
 
 /// A queue and a delay that stand for a centre.
-fn parts(kind: Kind, demand: f64) -> (f64, f64) {
+fn parts(kind: CentreKind, demand: f64) -> (f64, f64) {
     match kind {
-        Kind::Delay => (0.0, demand),
-        Kind::Queue => (demand, 0.0),
-        Kind::Servers(count) => {
+        CentreKind::Delay => (0.0, demand),
+        CentreKind::Queue => (demand, 0.0),
+        CentreKind::Servers(count) => {
             let queue = demand / f64::from(count);
             (queue, demand - queue)
         }
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use crate::network::{Centre, MOST_CLIENTS_SERVERS};
 
-    fn network(think: f64, cpu: Kind, demands: [f64; 3]) -> Network {
-        let kinds = [cpu, Kind::Queue, Kind::Delay];
+    fn network(think: f64, cpu: CentreKind, demands: [f64; 3]) -> Network {
+        let kinds = [cpu, CentreKind::Queue, CentreKind::Delay];
         let centre = |(kind, demand)| Centre { name: String::new(), kind, demand };
         Network::new(think, kinds.into_iter().zip(demands).map(centre).collect()).unwrap()
     }
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn it_is_as_near_to_the_exact_solution_as_is_said() {
         let many = [
-            (Kind::Queue, 4097),
-            (Kind::Queue, 30_000),
-            (Kind::Servers(4), MOST_CLIENTS_SERVERS),
-            (Kind::Servers(64), MOST_CLIENTS_SERVERS),
+            (CentreKind::Queue, 4097),
+            (CentreKind::Queue, 30_000),
+            (CentreKind::Servers(4), MOST_CLIENTS_SERVERS),
+            (CentreKind::Servers(64), MOST_CLIENTS_SERVERS),
         ];
         for (cpu, clients) in many {
             for demands in [[1e-3, 2e-4, 3e-3], [1e-3, 9e-4, 0.0], [1e-4, 1e-3, 1e-2]] {

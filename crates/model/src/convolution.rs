@@ -12,7 +12,7 @@
 //! server that is Buzen's own recursion), so that n clients take time in proportion to n times the
 //! servers. Delays are one centre together, with which the product begins.
 
-use crate::network::{Centre, CentreUse, Kind, Network, Solution};
+use crate::network::{Centre, CentreKind, CentreUse, Network, Solution};
 use block::{Error, Result};
 
 /// Up to so many clients one pass is enough: the smallest number in it is above e^-600.
@@ -41,7 +41,7 @@ pub(crate) fn sweep(network: &Network, most: u32) -> Result<Vec<Solution>> {
 fn pass(network: &Network, from: usize, to: usize) -> Result<Vec<Solution>> {
     let rate = network.bounds().throughput(to as u32);
     let centres = network.centres();
-    let delays = centres.iter().filter(|c| c.kind == Kind::Delay).map(|c| c.demand);
+    let delays = centres.iter().filter(|c| c.kind == CentreKind::Delay).map(|c| c.demand);
     let delay = weights((delays.sum::<f64>() + network.think()) * rate, None, to);
     let factors: Vec<Option<Factor>> =
         centres.iter().map(|centre| Factor::new(centre, rate, to)).collect();
@@ -96,9 +96,9 @@ impl Factor {
     /// The factor of a centre, none for a delay.
     fn new(centre: &Centre, rate: f64, to: usize) -> Option<Self> {
         let servers = match centre.kind {
-            Kind::Delay => return None,
-            Kind::Queue => 1,
-            Kind::Servers(count) => count,
+            CentreKind::Delay => return None,
+            CentreKind::Queue => 1,
+            CentreKind::Servers(count) => count,
         };
         let demand = centre.demand * rate;
         let weights = weights(demand, Some(servers), to);
@@ -177,10 +177,10 @@ fn weights(demand: f64, servers: Option<u32>, to: usize) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::mva;
-    use crate::network::{Centre, Kind};
+    use crate::network::{Centre, CentreKind};
     use proptest::prelude::*;
 
-    fn network(think: f64, demands: &[(f64, Kind)]) -> Network {
+    fn network(think: f64, demands: &[(f64, CentreKind)]) -> Network {
         let centres = demands.iter().enumerate().map(|(i, (demand, kind))| Centre {
             name: i.to_string(),
             kind: *kind,
@@ -203,7 +203,7 @@ mod tests {
         ) {
             let demands: Vec<_> = demands
                 .into_iter()
-                .map(|(demand, delay)| (demand, if delay { Kind::Delay } else { Kind::Queue }))
+                .map(|(demand, delay)| (demand, if delay { CentreKind::Delay } else { CentreKind::Queue }))
                 .collect();
             let network = network(think, &demands);
             let (a, b) = (mva::sweep(&network, clients), sweep(&network, clients).unwrap());
@@ -225,7 +225,7 @@ mod tests {
         fn one_centre_of_several_servers_is_the_machine_repair_model(
             demand in 0.01f64..1.0, think in 0.01f64..10.0, servers in 2u32..9, clients in 1u32..60,
         ) {
-            let network = network(think, &[(demand, Kind::Servers(servers))]);
+            let network = network(think, &[(demand, CentreKind::Servers(servers))]);
             let got = network.solve(clients).unwrap();
             // p(n) ~ C(N, n) n!/prod min(i, m) (demand/think)^n
             let mut weight = 1.0;
@@ -245,7 +245,8 @@ mod tests {
     #[test]
     fn thousands_of_clients_stay_in_range_and_saturate() {
         for think in [0.0, 1.0, 1000.0] {
-            let network = network(think, &[(0.004, Kind::Servers(4)), (0.0007, Kind::Queue)]);
+            let network =
+                network(think, &[(0.004, CentreKind::Servers(4)), (0.0007, CentreKind::Queue)]);
             let all = network.sweep(4096).unwrap();
             assert_eq!(all.len(), 4096);
             assert!(all.windows(2).all(|w| w[1].throughput >= w[0].throughput * (1.0 - 1e-12)));
@@ -254,14 +255,15 @@ mod tests {
                 assert!(same(cycle, think + one.response, 1e-9), "Little's law at {}", one.clients);
             }
         }
-        let saturated = network(0.0, &[(0.004, Kind::Servers(4)), (0.0007, Kind::Queue)]);
+        let saturated =
+            network(0.0, &[(0.004, CentreKind::Servers(4)), (0.0007, CentreKind::Queue)]);
         let last = saturated.solve(4096).unwrap();
         assert!(same(last.throughput, 1000.0, 1e-9), "{}", last.throughput);
     }
 
     #[test]
     fn more_clients_than_can_be_computed_are_refused() {
-        let network = network(0.0, &[(0.1, Kind::Servers(2))]);
+        let network = network(0.0, &[(0.1, CentreKind::Servers(2))]);
         assert!(network.solve(4097).unwrap_err().message().contains("4096"));
         assert!(network.solve(0).is_err());
     }

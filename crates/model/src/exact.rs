@@ -1,6 +1,6 @@
 //! The exact solution of a network, by whichever algorithm its centres allow.
 
-use crate::network::{Kind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, Network, Solution};
+use crate::network::{CentreKind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, Network, Solution};
 use crate::{convolution, mva};
 use block::{Error, Result};
 
@@ -21,7 +21,7 @@ impl Network {
     /// [`Invalid`](block::ErrorKind::Invalid) beyond [`MOST_CLIENTS`], or
     /// [`MOST_CLIENTS_SERVERS`] when a centre has several servers.
     pub fn sweep(&self, most: u32) -> Result<Vec<Solution>> {
-        let several = self.centres().iter().any(|c| matches!(c.kind, Kind::Servers(_)));
+        let several = self.centres().iter().any(|c| matches!(c.kind, CentreKind::Servers(_)));
         let limit = if several { MOST_CLIENTS_SERVERS } else { MOST_CLIENTS };
         if most > limit {
             return Err(Error::invalid(format!(

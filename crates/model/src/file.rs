@@ -1,6 +1,6 @@
 //! A profile as a TOML file; docs/model.md describes it.
 
-use crate::network::{Kind, MOST_SERVERS};
+use crate::network::{CentreKind, MOST_SERVERS};
 use crate::profile::{Demand, Profile, ProfileCentre};
 use block::{ByteSize, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -121,9 +121,9 @@ pub fn parse(text: &str) -> Result<Contents> {
 fn centre(entry: CentreEntry) -> Result<ProfileCentre> {
     let context = |e: Error| e.context(format!("centre {:?}", entry.name));
     let kind = match (entry.delay, entry.servers) {
-        (true, None) => Kind::Delay,
-        (false, None | Some(1)) => Kind::Queue,
-        (false, Some(count)) if (2..=MOST_SERVERS).contains(&count) => Kind::Servers(count),
+        (true, None) => CentreKind::Delay,
+        (false, None | Some(1)) => CentreKind::Queue,
+        (false, Some(count)) if (2..=MOST_SERVERS).contains(&count) => CentreKind::Servers(count),
         (true, Some(_)) => {
             return Err(context(Error::invalid("a delay has no servers: remove one of the two")));
         }
@@ -164,10 +164,10 @@ pub fn render(profile: &Profile, notes: &str) -> Result<String> {
     let centre = profile.centres.iter().map(|centre| CentreEntry {
         name: centre.name.clone(),
         servers: match centre.kind {
-            Kind::Servers(count) => Some(count),
+            CentreKind::Servers(count) => Some(count),
             _ => None,
         },
-        delay: centre.kind == Kind::Delay,
+        delay: centre.kind == CentreKind::Delay,
         request_ms: times(&centre.request),
         miss_ms: times(&centre.miss),
         piece_ms: milliseconds(centre.piece),
@@ -234,10 +234,10 @@ hit = 0.9
     fn a_file_is_read_and_reads_back_as_it_was_written() {
         let contents = parse(EXAMPLE).unwrap();
         let centres = &contents.profile.centres;
-        assert_eq!(centres[0].kind, Kind::Servers(4));
+        assert_eq!(centres[0].kind, CentreKind::Servers(4));
         assert!((centres[0].request.at(4096) - 1e-4).abs() < 1e-15);
         assert!((centres[0].miss.at(1) - 5e-5).abs() < 1e-15);
-        assert_eq!(centres[2].kind, Kind::Delay);
+        assert_eq!(centres[2].kind, CentreKind::Delay);
         assert_eq!(centres.iter().map(|c| c.piece).collect::<Vec<_>>(), [0.0, 0.0, 0.25e-3]);
         assert_eq!(contents.classes[0].clients, 5);
         let text = render(&contents.profile, "one\ntwo").unwrap();

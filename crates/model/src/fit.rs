@@ -6,7 +6,7 @@
 //! nobody counts its busy time, is found by trying: a queue and a delay of such demands that the
 //! exact solution meets the measured throughputs best.
 
-use crate::network::{Centre, Kind, Network};
+use crate::network::{Centre, CentreKind, Network};
 use block::{Error, Result};
 
 /// A resource's busy time at one load.
@@ -70,7 +70,7 @@ pub fn utilisation_law(loads: &[Busy]) -> Result<Measured> {
 
 /// A load that was measured: how many clients got how much.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct MeasuredLoad {
     /// How many clients there were.
     pub clients: u32,
     /// Answers a second, of all together.
@@ -104,9 +104,9 @@ const ROUNDS: u32 = 48;
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) without loads, for a load without throughput, and as
 /// [`Network::new`].
-pub fn hidden(loads: &[Load]) -> Result<Hidden> {
+pub fn hidden(loads: &[MeasuredLoad]) -> Result<Hidden> {
     let most = loads.iter().map(|load| load.throughput * load.visits).fold(0.0, f64::max);
-    let bad = |load: &Load| {
+    let bad = |load: &MeasuredLoad| {
         load.clients == 0
             || !load.throughput.is_finite()
             || load.throughput <= 0.0
@@ -115,7 +115,8 @@ pub fn hidden(loads: &[Load]) -> Result<Hidden> {
     if loads.is_empty() || loads.iter().any(bad) || most <= 0.0 {
         return Err(Error::invalid("a load gave no answers: measure for longer"));
     }
-    let cycle = |load: &Load| f64::from(load.clients) / load.throughput / load.visits.max(1e-9);
+    let cycle =
+        |load: &MeasuredLoad| f64::from(load.clients) / load.throughput / load.visits.max(1e-9);
     let longest = loads.iter().map(cycle).fold(0.0, f64::max);
     // The best delay for a queue.
     let inner = |queue: f64| -> Result<(f64, f64)> {
@@ -140,14 +141,14 @@ pub fn hidden(loads: &[Load]) -> Result<Hidden> {
 }
 
 /// The mean square of the relative differences between measured and computed throughput.
-fn mismatch(loads: &[Load], queue: f64, delay: f64) -> Result<f64> {
+fn mismatch(loads: &[MeasuredLoad], queue: f64, delay: f64) -> Result<f64> {
     let mut sum = 0.0;
     for load in loads {
         let centre = |name: &str, kind, demand| Centre { name: name.to_owned(), kind, demand };
         let mut centres = load.known.clone();
         // The smallest demand that counts keeps a network of delays alone in range.
-        centres.push(centre("hidden queue", Kind::Queue, (queue * load.visits).max(1e-15)));
-        centres.push(centre("hidden delay", Kind::Delay, small_is_none(delay * load.visits)));
+        centres.push(centre("hidden queue", CentreKind::Queue, (queue * load.visits).max(1e-15)));
+        centres.push(centre("hidden delay", CentreKind::Delay, small_is_none(delay * load.visits)));
         let solution = Network::new(load.think, centres)?.solve(load.clients)?;
         let ratio = (solution.throughput / load.throughput).ln();
         sum += ratio * ratio;
@@ -187,15 +188,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn known(cpu: f64) -> Vec<Centre> {
-        vec![Centre { name: "cpu".into(), kind: Kind::Queue, demand: cpu }]
+        vec![Centre { name: "cpu".into(), kind: CentreKind::Queue, demand: cpu }]
     }
 
-    fn loads(cpu: f64, queue: f64, delay: f64, clients: &[u32]) -> Vec<Load> {
+    fn loads(cpu: f64, queue: f64, delay: f64, clients: &[u32]) -> Vec<MeasuredLoad> {
         let mut centres = known(cpu);
-        centres.push(Centre { name: "q".into(), kind: Kind::Queue, demand: queue });
-        centres.push(Centre { name: "d".into(), kind: Kind::Delay, demand: delay });
+        centres.push(Centre { name: "q".into(), kind: CentreKind::Queue, demand: queue });
+        centres.push(Centre { name: "d".into(), kind: CentreKind::Delay, demand: delay });
         let network = Network::new(0.0, centres).unwrap();
-        let load = |clients: &u32| Load {
+        let load = |clients: &u32| MeasuredLoad {
             clients: *clients,
             throughput: network.solve(*clients).unwrap().throughput,
             known: known(cpu),

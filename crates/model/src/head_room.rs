@@ -18,7 +18,7 @@
 //! Up to 4,096 clients, or requests under way where a client has several, the network is solved exactly; beyond, about (`approximate`).
 
 use crate::approximate;
-use crate::network::{Centre, Kind, MOST_SERVERS, Network, Solution};
+use crate::network::{Centre, CentreKind, MOST_SERVERS, Network, Solution};
 use block::{Error, Result};
 
 /// Requests that are needed for an answer.
@@ -36,11 +36,11 @@ pub const DEPTHS: usize = 32;
 /// Loads from the backend, by how many others were under way when each began; the last place is for
 /// all that are more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Loads(pub [Load; DEPTHS]);
+pub struct Loads(pub [LoadsAtDepth; DEPTHS]);
 
 /// Loads that began with the same number of others under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct LoadsAtDepth {
     /// How many.
     pub count: u64,
     /// The sum of their times, in seconds.
@@ -60,7 +60,7 @@ impl Loads {
 
 /// What was seen of a server in an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct ServerInterval {
     /// The interval, in seconds.
     pub seconds: f64,
     /// Clients that asked anything.
@@ -79,7 +79,7 @@ pub struct Seen {
 
 /// How far a server may be driven.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct OperatingLimits {
     /// The share of its time that the busiest centre may be busy, 0 to 1.
     pub utilisation: f64,
     /// The mean time in the server that is bearable, in seconds; none: any.
@@ -121,7 +121,7 @@ pub struct HeadRoom {
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when the figures contradict each other.
-pub fn head_room(seen: &Seen, limits: Limits) -> Result<Option<HeadRoom>> {
+pub fn head_room(seen: &ServerInterval, limits: OperatingLimits) -> Result<Option<HeadRoom>> {
     if seen.requests < ENOUGH_REQUESTS || seen.clients == 0 || seen.cpu_seconds <= 0.0 {
         return Ok(None);
     }
@@ -224,16 +224,16 @@ fn network(away: f64, cpu: f64, cpus: u32, backend: f64, delay: f64) -> Result<N
         demand: if demand < 1e-12 { 0.0 } else { demand },
     };
     let several = match cpus {
-        0 | 1 => Kind::Queue,
-        many => Kind::Servers(many.min(MOST_SERVERS)),
+        0 | 1 => CentreKind::Queue,
+        many => CentreKind::Servers(many.min(MOST_SERVERS)),
     };
     let away = if away < 1e-12 { 0.0 } else { away };
     Network::new(
         away,
         vec![
             centre("cpu", several, cpu),
-            centre("backend", Kind::Queue, backend),
-            centre("delay", Kind::Delay, delay),
+            centre("backend", CentreKind::Queue, backend),
+            centre("delay", CentreKind::Delay, delay),
         ],
     )
 }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     impl Server {
-        fn run(&self, clients: u32, requests: u64) -> Seen {
+        fn run(&self, clients: u32, requests: u64) -> ServerInterval {
             let mut dice = Dice(0x1234_5678_9abc_def1);
             let nanos = |time: f64| (time * 1e9) as u64;
             // (time, what happens next to whom): 0 arrives, 1 goes to the backend.
@@ -330,7 +330,7 @@ mod tests {
             let (mut cpu_free, mut disk_free) = (0.0f64, 0.0f64);
             let mut began = vec![0.0; clients as usize];
             let mut ends: Vec<f64> = Vec::new();
-            let mut seen = Seen {
+            let mut seen = ServerInterval {
                 seconds: 0.0,
                 clients,
                 requests: 0,
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { utilisation: 0.8, response: None };
+    const LIMITS: OperatingLimits = OperatingLimits { utilisation: 0.8, response: None };
 
     #[test]
     fn a_known_servers_room_is_found_from_few_clients() {
@@ -404,7 +404,7 @@ mod tests {
             assert!((said / held - 1.0).abs() < 0.1, "{said} of {held}: {found:?}");
             let response = truth[said as usize - 1].response;
             assert!((found.response / response - 1.0).abs() < 0.15, "{response}: {found:?}");
-            let strict = Limits { response: Some(response * 0.7), ..LIMITS };
+            let strict = OperatingLimits { response: Some(response * 0.7), ..LIMITS };
             let less = head_room(&seen, strict).unwrap().unwrap();
             assert!(less.limit == Limit::Response && less.more < found.more);
         }
@@ -429,7 +429,10 @@ mod tests {
         let full = head_room(&server.run(90, 100_000), LIMITS).unwrap().unwrap();
         assert_eq!((full.more, full.limit), (0, Limit::Utilisation));
         let seen = server.run(8, 2000);
-        for bad in [Seen { seconds: 0.0, ..seen }, Seen { response_seconds: f64::NAN, ..seen }] {
+        for bad in [
+            ServerInterval { seconds: 0.0, ..seen },
+            ServerInterval { response_seconds: f64::NAN, ..seen },
+        ] {
             assert!(head_room(&bad, LIMITS).is_err());
         }
     }
@@ -441,7 +444,7 @@ mod tests {
         let solution = network.solve(32).unwrap();
         let requests = 100_000u32;
         let seconds = f64::from(requests) / solution.throughput;
-        let seen = Seen {
+        let seen = ServerInterval {
             seconds,
             clients: 4,
             requests: requests.into(),
@@ -457,9 +460,9 @@ mod tests {
     }
 
     /// What is seen of a server with so many clients, by the exact solution.
-    fn exactly(network: &Network, clients: u32, cpus: u32) -> Seen {
+    fn exactly(network: &Network, clients: u32, cpus: u32) -> ServerInterval {
         let solution = network.solve(clients).unwrap();
-        Seen {
+        ServerInterval {
             seconds: 1e6 / solution.throughput,
             clients,
             requests: 1_000_000,

@@ -36,5 +36,5 @@ pub mod predict;
 pub mod profile;
 
 pub use bounds::Bounds;
-pub use network::{Centre, CentreUse, Kind, Network, Solution};
+pub use network::{Centre, CentreKind, CentreUse, Network, Solution};
 pub use profile::{Demand, Profile, ProfileCentre};

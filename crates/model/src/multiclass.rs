@@ -4,7 +4,7 @@
 //! of the classes' sizes: it is bounded, and refused beyond. Exact where queues share their service
 //! among all that wait, or serve in turn with the same mean time for all classes.
 
-use crate::network::{Kind, MOST_CENTRES, time};
+use crate::network::{CentreKind, MOST_CENTRES, time};
 use block::{Error, Result};
 
 /// The most numbers that a solution may hold in memory: 128 MiB.
@@ -36,7 +36,7 @@ pub struct ClassSolution {
 
 /// A network of several classes, solved.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Solution {
+pub struct MulticlassSolution {
     /// The classes, in the order given.
     pub classes: Vec<ClassSolution>,
     /// Requests at each centre, on average.
@@ -51,7 +51,7 @@ pub struct Solution {
 /// [`Invalid`](block::ErrorKind::Invalid) for demands that do not fit the centres or are no times;
 /// [`Unsupported`](block::ErrorKind::Unsupported) for centres of several servers and for more than
 /// [`MOST_STATES`] numbers.
-pub fn solve(centres: &[Kind], classes: &[Class]) -> Result<Solution> {
+pub fn solve(centres: &[CentreKind], classes: &[Class]) -> Result<MulticlassSolution> {
     check(centres, classes)?;
     let count = centres.len();
     // Mixes are numbered in mixed radix: the mix with one client less of class c comes `stride[c]`
@@ -87,7 +87,7 @@ pub fn solve(centres: &[Kind], classes: &[Class]) -> Result<Solution> {
             }
             let seen = (at - strides[c]) * count;
             for (k, kind) in centres.iter().enumerate() {
-                let waiting = if *kind == Kind::Delay { 0.0 } else { queues[seen + k] };
+                let waiting = if *kind == CentreKind::Delay { 0.0 } else { queues[seen + k] };
                 solution.residences[k] = class.demands[k] * (1.0 + waiting);
             }
             solution.response = solution.residences.iter().sum();
@@ -104,7 +104,7 @@ pub fn solve(centres: &[Kind], classes: &[Class]) -> Result<Solution> {
             .map(|(solution, class)| solution.throughput * class.demands[k])
             .sum()
     };
-    Ok(Solution {
+    Ok(MulticlassSolution {
         utilisations: (0..count).map(utilisation).collect(),
         queues: queues[(mixes as usize - 1) * count..].to_vec(),
         classes: last,
@@ -122,14 +122,14 @@ fn advance(mix: &mut [u32], classes: &[Class]) {
     }
 }
 
-fn check(centres: &[Kind], classes: &[Class]) -> Result<()> {
+fn check(centres: &[CentreKind], classes: &[Class]) -> Result<()> {
     if centres.is_empty() || centres.len() > MOST_CENTRES {
         return Err(Error::invalid(format!(
             "a network of {} centres: give 1 to {MOST_CENTRES}",
             centres.len()
         )));
     }
-    if centres.iter().any(|kind| matches!(kind, Kind::Servers(_))) {
+    if centres.iter().any(|kind| matches!(kind, CentreKind::Servers(_))) {
         return Err(Error::unsupported(
             "several classes of clients and a centre of several servers have no exact solution \
              here: give that centre one server with the demand divided by their number",
@@ -179,8 +179,8 @@ mod tests {
             demands in proptest::collection::vec(1e-3f64..1.0, 1..4),
             think in 0.0f64..5.0, a in 0u32..9, b in 1u32..9, c in 0u32..5,
         ) {
-            let kinds: Vec<Kind> =
-                (0..demands.len()).map(|i| if i == 1 { Kind::Delay } else { Kind::Queue }).collect();
+            let kinds: Vec<CentreKind> =
+                (0..demands.len()).map(|i| if i == 1 { CentreKind::Delay } else { CentreKind::Queue }).collect();
             let got = solve(&kinds, &[a, b, c].map(|n| class(n, think, &demands))).unwrap();
             let centres = demands.iter().zip(&kinds);
             let centres = centres.map(|(d, k)| Centre { name: "k".into(), kind: *k, demand: *d });
@@ -215,7 +215,7 @@ mod tests {
                     at_b += p * f64::from(j);
                 }
             }
-            let got = solve(&[Kind::Queue], &[class(a, za, &[da]), class(b, zb, &[db])]).unwrap();
+            let got = solve(&[CentreKind::Queue], &[class(a, za, &[da]), class(b, zb, &[db])]).unwrap();
             for (class, mean, clients, think) in
                 [(&got.classes[0], at_a / sum, a, za), (&got.classes[1], at_b / sum, b, zb)]
             {
@@ -229,14 +229,14 @@ mod tests {
     #[test]
     fn what_is_too_large_or_senseless_is_refused_with_the_remedy() {
         let many = [1000, 1000, 1000].map(|n| class(n, 1.0, &[0.1]));
-        let error = solve(&[Kind::Queue], &many).unwrap_err();
+        let error = solve(&[CentreKind::Queue], &many).unwrap_err();
         assert!(error.message().contains("merge classes"), "{error}");
-        assert!(solve(&[Kind::Servers(2)], &[class(1, 0.0, &[0.1])]).is_err());
-        assert!(solve(&[Kind::Queue], &[]).is_err());
+        assert!(solve(&[CentreKind::Servers(2)], &[class(1, 0.0, &[0.1])]).is_err());
+        assert!(solve(&[CentreKind::Queue], &[]).is_err());
         assert!(solve(&[], &[class(1, 0.0, &[])]).is_err());
-        assert!(solve(&[Kind::Queue], &[class(1, 0.0, &[0.1, 0.2])]).is_err());
-        assert!(solve(&[Kind::Queue], &[class(1, 0.0, &[0.0])]).is_err());
-        assert!(solve(&[Kind::Queue], &[class(1, f64::NAN, &[0.1])]).is_err());
-        assert!(solve(&[Kind::Queue], &[class(1, 0.0, &[-1.0])]).is_err());
+        assert!(solve(&[CentreKind::Queue], &[class(1, 0.0, &[0.1, 0.2])]).is_err());
+        assert!(solve(&[CentreKind::Queue], &[class(1, 0.0, &[0.0])]).is_err());
+        assert!(solve(&[CentreKind::Queue], &[class(1, f64::NAN, &[0.1])]).is_err());
+        assert!(solve(&[CentreKind::Queue], &[class(1, 0.0, &[-1.0])]).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! client less. Each step follows from the one before, without a subtraction, so that nothing is
 //! lost however many clients there are.
 
-use crate::network::{CentreUse, Kind, Network, Solution};
+use crate::network::{CentreKind, CentreUse, Network, Solution};
 
 /// Solutions for 1 to `most` clients; every centre is a queue or a delay.
 pub(crate) fn sweep(network: &Network, most: u32) -> Vec<Solution> {
@@ -15,7 +15,7 @@ pub(crate) fn sweep(network: &Network, most: u32) -> Vec<Solution> {
             .iter()
             .zip(&queues)
             .map(|(centre, queue)| match centre.kind {
-                Kind::Delay => centre.demand,
+                CentreKind::Delay => centre.demand,
                 _ => centre.demand * (1.0 + queue),
             })
             .collect();

@@ -13,7 +13,7 @@ pub const MOST_CLIENTS_SERVERS: u32 = 4096;
 
 /// How a centre serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CentreKind {
     /// One after the other: a disk, a link, a single processor.
     Queue,
     /// Up to so many at a time, 2 to [`MOST_SERVERS`]: a processor with several cores.
@@ -22,7 +22,7 @@ pub enum Kind {
     Delay,
 }
 
-impl Kind {
+impl CentreKind {
     /// How many are served at a time; `None` when there is no limit.
     pub fn servers(self) -> Option<u32> {
         match self {
@@ -39,7 +39,7 @@ pub struct Centre {
     /// Its name, for reports.
     pub name: String,
     /// How it serves.
-    pub kind: Kind,
+    pub kind: CentreKind,
     /// The time of service that one request takes here, in seconds, over all its visits.
     pub demand: f64,
 }
@@ -114,7 +114,7 @@ impl Network {
         }
         for centre in &centres {
             time(&format!("the demand at {:?}", centre.name), centre.demand)?;
-            if let Kind::Servers(count) = centre.kind
+            if let CentreKind::Servers(count) = centre.kind
                 && !(2..=MOST_SERVERS).contains(&count)
             {
                 return Err(Error::invalid(format!(

@@ -1,7 +1,9 @@
 //! How many clients a server holds, and what to buy next: a [`Profile`] joined with the hit ratio
 //! of its cache by size.
 
-use crate::network::{Kind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, MOST_SERVERS, Network, Solution};
+use crate::network::{
+    CentreKind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, MOST_SERVERS, Network, Solution,
+};
 use crate::profile::{Demand, Profile};
 use block::{Error, Result};
 
@@ -76,7 +78,7 @@ impl HitCurve {
 
 /// How the clients of a cache share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum CacheSharing {
     /// All ask for the same data, as machines of one golden image do: more clients need no more
     /// cache.
     Shared,
@@ -100,11 +102,11 @@ pub enum Hits {
 impl Hits {
     /// Those of a cache of `memory` bytes for up to `most` clients, when a share of all requests
     /// (`never`, 0 to 1) never misses, such as writes.
-    pub fn of(curve: &HitCurve, memory: u64, sharing: Sharing, never: f64, most: u32) -> Self {
+    pub fn of(curve: &HitCurve, memory: u64, sharing: CacheSharing, never: f64, most: u32) -> Self {
         let effective = |memory: u64| never + (1.0 - never) * curve.at(memory);
         match sharing {
-            Sharing::Shared => Self::Same(effective(memory)),
-            Sharing::Private { clients } => {
+            CacheSharing::Shared => Self::Same(effective(memory)),
+            CacheSharing::Private { clients } => {
                 let each = |n: u32| memory as f64 * f64::from(clients.max(1)) / f64::from(n);
                 // Linear interpolation of a curve that has steps is not always monotone.
                 let mut lowest: f64 = 1.0;
@@ -131,7 +133,7 @@ impl Hits {
 
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Question {
+pub struct CapacityQuestion {
     /// Bytes of a request.
     pub block: u64,
     /// Seconds between an answer and the next request of a client.
@@ -144,7 +146,7 @@ pub struct Question {
 
 /// A server with a cache of some size.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Holding {
+pub struct ServerCapacity {
     /// The hit ratio with so many clients as it holds (with one, when it holds none).
     pub hit: f64,
     /// The network at that hit ratio.
@@ -159,26 +161,26 @@ pub struct Holding {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Purchase {
     /// What is changed.
-    pub what: Change,
+    pub what: Upgrade,
     /// How many clients get the response asked for.
     pub clients: u32,
 }
 
 /// A change of a server.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum Upgrade {
     /// Twice the memory.
     Memory,
     /// The centre of this name twice as fast; with several servers: twice as many.
     Centre(String),
 }
 
-impl Question {
+impl CapacityQuestion {
     /// A server with this profile whose cache has these hit ratios.
     ///
     /// # Errors
     /// As [`Profile::network`] and [`Network::sweep`].
-    pub fn answer(&self, profile: &Profile, hits: &Hits) -> Result<Holding> {
+    pub fn answer(&self, profile: &Profile, hits: &Hits) -> Result<ServerCapacity> {
         let network = |n: u32| profile.network(self.block, hits.at(n), self.think);
         let solutions = match hits {
             Hits::Same(_) => network(1)?.sweep(self.most)?,
@@ -197,7 +199,7 @@ impl Question {
         // The response of a closed network never falls with more clients.
         let clients = solutions.partition_point(|one| one.response <= self.target) as u32;
         let hit = hits.at(clients);
-        Ok(Holding { hit, network: network(clients.max(1))?, solutions, clients })
+        Ok(ServerCapacity { hit, network: network(clients.max(1))?, solutions, clients })
     }
 
     /// What each change brings, best first; those that bring nothing are left out. `twice` is the server
@@ -213,21 +215,21 @@ impl Question {
     ) -> Result<Vec<Purchase>> {
         let now = self.answer(profile, hits)?.clients;
         let memory = self.answer(twice.0, twice.1)?.clients;
-        let mut all = vec![Purchase { what: Change::Memory, clients: memory }];
+        let mut all = vec![Purchase { what: Upgrade::Memory, clients: memory }];
         for at in 0..profile.centres.len() {
             let mut better = profile.clone();
             let centre = &mut better.centres[at];
             match centre.kind {
-                Kind::Delay => continue,
-                Kind::Queue => {
+                CentreKind::Delay => continue,
+                CentreKind::Queue => {
                     centre.request = halved(&centre.request)?;
                     centre.miss = halved(&centre.miss)?;
                 }
-                Kind::Servers(count) => {
-                    centre.kind = Kind::Servers((count * 2).min(MOST_SERVERS));
+                CentreKind::Servers(count) => {
+                    centre.kind = CentreKind::Servers((count * 2).min(MOST_SERVERS));
                 }
             }
-            let what = Change::Centre(centre.name.clone());
+            let what = Upgrade::Centre(centre.name.clone());
             all.push(Purchase { what, clients: self.answer(&better, hits)?.clients });
         }
         all.retain(|purchase| purchase.clients > now);
@@ -262,7 +264,7 @@ impl Question {
 
 /// The most clients that can be computed for a profile.
 pub fn most_clients(profile: &Profile) -> u32 {
-    let several = profile.centres.iter().any(|c| matches!(c.kind, Kind::Servers(_)));
+    let several = profile.centres.iter().any(|c| matches!(c.kind, CentreKind::Servers(_)));
     if several { MOST_CLIENTS_SERVERS } else { MOST_CLIENTS }
 }
 
@@ -280,8 +282,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn question(target: f64) -> Question {
-        Question { block: 4096, think: 0.0, target, most: 200 }
+    fn question(target: f64) -> CapacityQuestion {
+        CapacityQuestion { block: 4096, think: 0.0, target, most: 200 }
     }
 
     #[test]
@@ -332,29 +334,30 @@ mod tests {
             let hits = Hits::Same(hit);
             question.purchases(&profile, &hits, (&profile, &hits)).unwrap().remove(0).what
         };
-        assert_eq!(first(0.5), Change::Centre("disk".into()));
-        assert_eq!(first(1.0), Change::Centre("network".into()));
+        assert_eq!(first(0.5), Upgrade::Centre("disk".into()));
+        assert_eq!(first(1.0), Upgrade::Centre("network".into()));
         let bought =
             question.purchases(&profile, &Hits::Same(0.5), (&profile, &Hits::Same(0.99))).unwrap();
-        assert_eq!(bought[0].what, Change::Memory);
+        assert_eq!(bought[0].what, Upgrade::Memory);
     }
 
     #[test]
     fn private_data_divide_the_cache_and_shared_data_do_not() {
         let curve = HitCurve::new(vec![(1000, 0.9)]).unwrap();
-        let shared = Hits::of(&curve, 500, Sharing::Shared, 0.2, 100);
+        let shared = Hits::of(&curve, 500, CacheSharing::Shared, 0.2, 100);
         assert_eq!(shared, Hits::Same(0.2 + 0.8 * 0.45));
-        let private = Hits::of(&curve, 1000, Sharing::Private { clients: 2 }, 0.0, 100);
+        let private = Hits::of(&curve, 1000, CacheSharing::Private { clients: 2 }, 0.0, 100);
         for (clients, hit) in [(1, 0.9), (2, 0.9), (4, 0.45), (8, 0.225), (999, 0.018)] {
             assert!((private.at(clients) - hit).abs() < 1e-3, "{clients}");
         }
         let profile = Profile::transcom().unwrap();
-        let question = Question { most: 100, ..question(20e-3) };
+        let question = CapacityQuestion { most: 100, ..question(20e-3) };
         let held = |hits| question.answer(&profile, &hits).unwrap();
         let (few, many) = (held(private), held(Hits::Same(0.9)));
         assert!(few.clients < many.clients);
         assert_eq!(few.solutions[1], many.solutions[1], "two clients see the same cache");
-        let error = Question { most: 5000, ..question }.answer(&profile, &Hits::By(vec![0.5]));
+        let error =
+            CapacityQuestion { most: 5000, ..question }.answer(&profile, &Hits::By(vec![0.5]));
         assert!(error.is_err());
     }
 

@@ -1,7 +1,7 @@
 //! The demands of a storage server: by centre, by block size, and by whether its cache has what is
 //! asked for.
 
-use crate::network::{Centre, Kind, MOST_CENTRES, Network, time};
+use crate::network::{Centre, CentreKind, MOST_CENTRES, Network, time};
 use block::{ByteSize, Error, Result};
 
 /// The most block sizes of a demand.
@@ -84,7 +84,7 @@ pub struct ProfileCentre {
     /// Its name: `cpu`, `disk`, `network`, …
     pub name: String,
     /// How it serves.
-    pub kind: Kind,
+    pub kind: CentreKind,
     /// What every request takes.
     pub request: Demand,
     /// What a request takes in addition when the cache has not got it.
@@ -144,10 +144,10 @@ impl Profile {
         Ok(Self {
             name: "transcom".to_owned(),
             centres: vec![
-                centre("cpu", Kind::Queue, points(0.1, 0.23)?, none()),
-                centre("network", Kind::Queue, points(0.17, 0.5)?, none()),
-                centre("disk", Kind::Queue, none(), points(6.76, 7.2)?),
-                centre("client", Kind::Delay, points(0.32, 2.56)?, none()),
+                centre("cpu", CentreKind::Queue, points(0.1, 0.23)?, none()),
+                centre("network", CentreKind::Queue, points(0.17, 0.5)?, none()),
+                centre("disk", CentreKind::Queue, none(), points(6.76, 7.2)?),
+                centre("client", CentreKind::Delay, points(0.32, 2.56)?, none()),
             ],
         })
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
-use model::{Centre, Kind, Network, Profile};
+use model::{Centre, CentreKind, Network, Profile};
 use proptest::prelude::*;
 
 /// KiB, hit ratio, clients, requests a second, response in ms, utilisation of CPU, network, disk.
@@ -62,8 +62,8 @@ fn the_papers_knees_are_where_they_were_computed() {
     }
 }
 
-fn network(think: f64, centres: &[(f64, Kind)]) -> Network {
-    let centre = |(demand, kind): &(f64, Kind)| Centre {
+fn network(think: f64, centres: &[(f64, CentreKind)]) -> Network {
+    let centre = |(demand, kind): &(f64, CentreKind)| Centre {
         name: "centre".into(),
         kind: *kind,
         demand: *demand,
@@ -75,11 +75,11 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-10 * a.abs().max(b.abs())
 }
 
-fn kinds() -> impl Strategy<Value = Vec<(f64, Kind)>> {
+fn kinds() -> impl Strategy<Value = Vec<(f64, CentreKind)>> {
     let kind = prop_oneof![
-        3 => Just(Kind::Queue),
-        1 => Just(Kind::Delay),
-        1 => (2u32..9).prop_map(Kind::Servers),
+        3 => Just(CentreKind::Queue),
+        1 => Just(CentreKind::Delay),
+        1 => (2u32..9).prop_map(CentreKind::Servers),
     ];
     proptest::collection::vec((1e-5f64..1.0, kind), 1..6)
 }
@@ -92,7 +92,7 @@ proptest! {
     fn equal_queues_without_thinking_have_their_closed_form(
         demand in 1e-5f64..10.0, count in 1usize..9, clients in 1u32..300,
     ) {
-        let got = network(0.0, &vec![(demand, Kind::Queue); count]).solve(clients).unwrap();
+        let got = network(0.0, &vec![(demand, CentreKind::Queue); count]).solve(clients).unwrap();
         let n = f64::from(clients);
         prop_assert!(close(got.throughput, n / (demand * (n + count as f64 - 1.0))));
         prop_assert!(close(got.centres[0].queue, n / count as f64));
@@ -103,7 +103,7 @@ proptest! {
     fn delays_alone_never_make_anybody_wait(
         demand in 1e-5f64..10.0, think in 0.0f64..10.0, clients in 1u32..300,
     ) {
-        let got = network(think, &[(demand, Kind::Delay)]).solve(clients).unwrap();
+        let got = network(think, &[(demand, CentreKind::Delay)]).solve(clients).unwrap();
         prop_assert!(close(got.response, demand));
         prop_assert!(close(got.throughput, f64::from(clients) / (demand + think)));
     }
@@ -114,7 +114,7 @@ proptest! {
     fn one_queue_and_thinking_is_the_machine_repair_model(
         demand in 1e-3f64..1.0, think in 1e-3f64..10.0, clients in 1u32..100,
     ) {
-        let got = network(think, &[(demand, Kind::Queue)]).solve(clients).unwrap();
+        let got = network(think, &[(demand, CentreKind::Queue)]).solve(clients).unwrap();
         // 1/p0 = sum of N!/(N-i)! (D/Z)^i, as nested products.
         let mut exact = 1.0;
         for left in 1..=clients {
@@ -139,7 +139,7 @@ proptest! {
             for (centre, used) in network.centres().iter().zip(&got.centres) {
                 prop_assert!(close(used.queue, got.throughput * used.residence));
                 prop_assert!(used.residence >= centre.demand * (1.0 - 1e-9));
-                prop_assert!(centre.kind == Kind::Delay || used.utilisation <= 1.0 + 1e-12);
+                prop_assert!(centre.kind == CentreKind::Delay || used.utilisation <= 1.0 + 1e-12);
             }
         }
     }
@@ -150,18 +150,18 @@ fn senseless_networks_are_refused() {
     let centre = |demand, kind| Centre { name: "c".into(), kind, demand };
     for (think, centres) in [
         (0.0, vec![]),
-        (0.0, vec![centre(0.0, Kind::Queue)]),
-        (-1.0, vec![centre(1.0, Kind::Queue)]),
-        (f64::NAN, vec![centre(1.0, Kind::Queue)]),
-        (0.0, vec![centre(f64::INFINITY, Kind::Queue)]),
-        (0.0, vec![centre(-0.1, Kind::Delay)]),
-        (0.0, vec![centre(1.0, Kind::Servers(1))]),
-        (0.0, vec![centre(1.0, Kind::Servers(2000))]),
-        (0.0, vec![centre(1.0, Kind::Queue); 65]),
+        (0.0, vec![centre(0.0, CentreKind::Queue)]),
+        (-1.0, vec![centre(1.0, CentreKind::Queue)]),
+        (f64::NAN, vec![centre(1.0, CentreKind::Queue)]),
+        (0.0, vec![centre(f64::INFINITY, CentreKind::Queue)]),
+        (0.0, vec![centre(-0.1, CentreKind::Delay)]),
+        (0.0, vec![centre(1.0, CentreKind::Servers(1))]),
+        (0.0, vec![centre(1.0, CentreKind::Servers(2000))]),
+        (0.0, vec![centre(1.0, CentreKind::Queue); 65]),
     ] {
         assert!(Network::new(think, centres).is_err());
     }
-    let network = Network::new(0.0, vec![centre(1.0, Kind::Queue)]).unwrap();
+    let network = Network::new(0.0, vec![centre(1.0, CentreKind::Queue)]).unwrap();
     assert!(network.solve(100_001).is_err());
     assert!(network.solve(0).is_err());
 }

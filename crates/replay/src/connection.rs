@@ -5,9 +5,9 @@
 
 use crate::pattern;
 use crate::plan::Pace;
-use crate::replies::{Replies, Sink};
-use crate::script::Step;
-use crate::shared::Shared;
+use crate::replies::{Replies, ReplySink};
+use crate::script::ScriptStep;
+use crate::shared::ReplayState;
 use crate::verify::Expected;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;
@@ -72,8 +72,8 @@ struct Slot {
 }
 
 /// The requests under way of a connection, and its clients.
-struct Table {
-    shared: Arc<Shared>,
+struct RequestTable {
+    shared: Arc<ReplayState>,
     lanes: Vec<Lane>,
     /// Clients that may send, by the time when their next request is due.
     due: BinaryHeap<Reverse<(u64, usize)>>,
@@ -92,7 +92,7 @@ pub(crate) struct Connection {
     stream: Box<dyn Stream>,
     pub(crate) terms: Terms,
     replies: Replies,
-    table: Table,
+    table: RequestTable,
     number: usize,
     out: Vec<u8>,
     /// How much of `out` was taken by the server.
@@ -106,7 +106,7 @@ pub(crate) struct Connection {
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when the server cannot be reached in the time
 /// that the plan gives, and its refusals.
-pub(crate) async fn open(shared: &Shared, export: &str) -> Result<(Box<dyn Stream>, Terms)> {
+pub(crate) async fn open(shared: &ReplayState, export: &str) -> Result<(Box<dyn Stream>, Terms)> {
     let uri = shared.plan.target.with_export(export);
     let attempt = async {
         let stream = loop {
@@ -152,7 +152,7 @@ impl Connection {
     /// # Errors
     /// When the export does not fit the script.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<ReplayState>,
         number: usize,
         export: String,
         clients: &[u32],
@@ -195,7 +195,7 @@ impl Connection {
                 )));
             }
         }
-        let mut table = Table {
+        let mut table = RequestTable {
             shared: Arc::clone(shared),
             lanes,
             due: BinaryHeap::new(),
@@ -333,7 +333,7 @@ impl Connection {
     }
 
     /// The command and its flags; `None` when the export does not offer it.
-    fn command(&self, step: Step) -> Option<(u16, u16)> {
+    fn command(&self, step: ScriptStep) -> Option<(u16, u16)> {
         let (command, needed) = match step.op {
             Op::Read => (command::READ, 0),
             Op::Write => (command::WRITE, 0),
@@ -349,7 +349,7 @@ impl Connection {
     }
 
     /// Where a request goes: moved into the export, and rounded outwards to what it takes.
-    fn place(&self, step: Step) -> (u64, u32) {
+    fn place(&self, step: ScriptStep) -> (u64, u32) {
         if step.op == Op::Flush {
             return (0, 0);
         }
@@ -367,7 +367,7 @@ impl Connection {
     }
 }
 
-impl Table {
+impl RequestTable {
     /// Looks at the clock.
     fn tick(&mut self) {
         self.now = (Instant::now() - self.shared.start()).as_nanos() as u64;
@@ -417,7 +417,7 @@ impl Table {
         Some((lane, due))
     }
 
-    fn step(&self, lane: usize) -> Step {
+    fn step(&self, lane: usize) -> ScriptStep {
         let lane = &self.lanes[lane];
         self.shared.script.parts[lane.part].steps[lane.next]
     }
@@ -543,7 +543,7 @@ impl Table {
     }
 }
 
-impl Sink for Table {
+impl ReplySink for RequestTable {
     fn expects(&self, cookie: u64) -> Result<(u64, u64)> {
         let request = &self.slots[self.slot(cookie)?];
         let length = if request.op == Op::Read { u64::from(request.length) } else { 0 };

@@ -7,7 +7,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`script`] | [`Script`], what the clients do: a trace in memory |
-//! | [`plan`] | [`Plan`], how it is replayed: clients, exports, pace |
+//! | [`plan`] | [`ReplayPlan`], how it is replayed: clients, exports, pace |
 //! | [`run`](mod@run) | [`run()`], doing it |
 //! | `connection` | the clients of one connection |
 //! | `shared` | what all connections share; [`Hub`], to look while it runs |
@@ -17,7 +17,7 @@
 //! | `verify` | what reads must find |
 //! | [`histogram`] | [`Histogram`] of times |
 //! | `detail` | what is counted by client and time |
-//! | [`tally`] | what is counted, and the [`Report`] |
+//! | [`tally`] | what is counted, and the [`ReplayReport`] |
 
 mod connection;
 mod detail;
@@ -34,8 +34,8 @@ mod verify;
 
 pub use detail::{Answers, ClientAnswers, Interval};
 pub use histogram::{Histogram, Summary};
-pub use plan::{Pace, Plan};
-pub use run::{Prepared, prepare, run};
-pub use script::{Script, Selection};
+pub use plan::{Pace, ReplayPlan};
+pub use run::{PreparedReplay, prepare, run};
+pub use script::{Script, ScriptSelection};
 pub use shared::Hub;
-pub use tally::{Lateness, OpReport, Progress, Report, Verified};
+pub use tally::{Lateness, OpReport, Progress, ReplayReport, Verified};

@@ -1,6 +1,6 @@
 //! How a script is replayed.
 
-use crate::script::{Part, Script};
+use crate::script::{ClientScript, Script};
 use block::{Error, Result};
 use nbd::{ClientOptions, Uri};
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub enum Pace {
 
 /// How a script is replayed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// The exports. In the export's name `{client}` is the number of the emulated client from 1
     /// on, `{name}` its client's name in the trace, `{disk}` its disk's.
     pub target: Uri,
@@ -61,7 +61,7 @@ pub struct Plan {
     pub interval: Option<Duration>,
 }
 
-impl Plan {
+impl ReplayPlan {
     /// As fast as possible, one request at a time, each client of the trace once.
     pub fn new(target: Uri, script: &Script) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Plan {
         }
     }
 
-    fn export(&self, client: u32, part: &Part) -> String {
+    fn export(&self, client: u32, part: &ClientScript) -> String {
         let number = (client + 1).to_string();
         let name = self.target.export.replace("{client}", &number);
         name.replace("{name}", &part.client).replace("{disk}", &part.disk)
@@ -219,18 +219,18 @@ pub(crate) struct Carried {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::Selection;
+    use crate::script::ScriptSelection;
     use trace::{Header, Memory, Op, Request};
 
     fn script(clients: u32, op: Op) -> Script {
         let one = |client| Request { client, length: 512, op, ..Request::default() };
         let requests = (0..clients).map(one).collect();
         let header = Header { clients: vec!["ann".into()], ..Header::default() };
-        Script::load(&mut Memory::new(header, requests), Selection::default()).unwrap()
+        Script::load(&mut Memory::new(header, requests), ScriptSelection::default()).unwrap()
     }
 
-    fn plan(export: &str, script: &Script) -> Plan {
-        Plan::new(Uri::new("localhost:1".parse().unwrap(), export), script)
+    fn plan(export: &str, script: &Script) -> ReplayPlan {
+        ReplayPlan::new(Uri::new("localhost:1".parse().unwrap(), export), script)
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         let reads = script(1, Op::Read);
         let good = plan("x", &reads);
         good.connections(&reads).unwrap();
-        let bad = |change: &dyn Fn(&mut Plan)| {
+        let bad = |change: &dyn Fn(&mut ReplayPlan)| {
             let mut plan = good.clone();
             change(&mut plan);
             plan.connections(&reads).unwrap_err()

@@ -10,7 +10,7 @@ use nbd::codec::{Parsed, ReplyStyle};
 const LONGEST_CHUNK: u64 = 64 << 10;
 
 /// What is told of the replies to requests, by cookie. An error ends the connection.
-pub(crate) trait Sink {
+pub(crate) trait ReplySink {
     /// Offset and length of the data that a successful answer carries; 0 bytes unless it is a read.
     fn expects(&self, cookie: u64) -> Result<(u64, u64)>;
     /// A part of a read's data.
@@ -24,7 +24,7 @@ pub(crate) trait Sink {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReplyState {
     Header,
     /// A part of fixed length is gathered: a chunk's payload, or what stands before its data.
     Small {
@@ -47,25 +47,25 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Replies {
     style: ReplyStyle,
-    state: State,
+    state: ReplyState,
     /// The begin of what is not whole yet.
     partial: Vec<u8>,
 }
 
 impl Replies {
     pub(crate) fn new(style: ReplyStyle) -> Self {
-        Self { style, state: State::Header, partial: Vec::new() }
+        Self { style, state: ReplyState::Header, partial: Vec::new() }
     }
 
     /// Takes what was received.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when the server breaks the protocol.
-    pub(crate) fn take(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<()> {
+    pub(crate) fn take(&mut self, bytes: &[u8], sink: &mut impl ReplySink) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.state {
-                State::Header => {
+                ReplyState::Header => {
                     let parsed = match self.partial.is_empty() {
                         true => ReplyHeader::parse(self.style, rest)?,
                         false => ReplyHeader::parse(self.style, &self.partial)?,
@@ -89,17 +89,17 @@ impl Replies {
                         self.header(header, sink)?;
                     }
                 }
-                State::Small { cookie, kind, done, length, behind } => {
+                ReplyState::Small { cookie, kind, done, length, behind } => {
                     rest = self.gather(rest, length);
                     if self.partial.len() == length {
                         let payload = std::mem::take(&mut self.partial);
-                        self.state = State::Header;
+                        self.state = ReplyState::Header;
                         self.small(cookie, kind, done, behind, &payload, sink)?;
                         self.partial = payload;
                         self.partial.clear();
                     }
                 }
-                State::Data { cookie, offset, left, done } => {
+                ReplyState::Data { cookie, offset, left, done } => {
                     let part = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                     sink.data(cookie, offset, &rest[..part])?;
                     rest = &rest[part..];
@@ -124,17 +124,17 @@ impl Replies {
         offset: u64,
         left: u64,
         done: bool,
-        sink: &mut impl Sink,
+        sink: &mut impl ReplySink,
     ) -> Result<()> {
         if left > 0 {
-            self.state = State::Data { cookie, offset, left, done };
+            self.state = ReplyState::Data { cookie, offset, left, done };
             return Ok(());
         }
-        self.state = State::Header;
+        self.state = ReplyState::Header;
         if done { sink.done(cookie) } else { Ok(()) }
     }
 
-    fn header(&mut self, header: ReplyHeader, sink: &mut impl Sink) -> Result<()> {
+    fn header(&mut self, header: ReplyHeader, sink: &mut impl ReplySink) -> Result<()> {
         match header {
             ReplyHeader::Simple { cookie, error } => {
                 let (offset, length) = sink.expects(cookie)?;
@@ -157,14 +157,14 @@ impl Replies {
                         }
                         let length = reply::DATA_OFFSET;
                         self.state =
-                            State::Small { cookie, kind, done, length, behind: len - head };
+                            ReplyState::Small { cookie, kind, done, length, behind: len - head };
                         Ok(())
                     }
                     _ if len > LONGEST_CHUNK => Err(wrong("sent a chunk that is too long")),
                     _ if len == 0 => self.small(cookie, kind, done, 0, &[], sink),
                     _ => {
                         let length = len as usize;
-                        self.state = State::Small { cookie, kind, done, length, behind: 0 };
+                        self.state = ReplyState::Small { cookie, kind, done, length, behind: 0 };
                         Ok(())
                     }
                 }
@@ -180,7 +180,7 @@ impl Replies {
         done: bool,
         behind: u64,
         payload: &[u8],
-        sink: &mut impl Sink,
+        sink: &mut impl ReplySink,
     ) -> Result<()> {
         match kind {
             chunk::NONE if payload.is_empty() => {}
@@ -225,7 +225,7 @@ mod tests {
         error: u32,
     }
 
-    impl Sink for Log {
+    impl ReplySink for Log {
         fn expects(&self, cookie: u64) -> Result<(u64, u64)> {
             match cookie {
                 0 => Ok((1000, 100)),

@@ -2,10 +2,10 @@
 
 use crate::connection::{self, Connection};
 use crate::detail::Detail;
-use crate::plan::{Carried, Pace, Plan};
+use crate::plan::{Carried, Pace, ReplayPlan};
 use crate::script::Script;
-use crate::shared::{Hub, Shared};
-use crate::tally::{Lateness, Report, Verified};
+use crate::shared::{Hub, ReplayState};
+use crate::tally::{Lateness, ReplayReport, Verified};
 use crate::timer::Timer;
 use block::{Error, Result};
 use futures::stream::{StreamExt, TryStreamExt};
@@ -18,16 +18,16 @@ use tokio::time::Instant;
 /// Connections that are made at a time.
 const CONNECTING: usize = 32;
 
-/// Replays `script`: [`prepare`], and then [`Prepared::run`].
+/// Replays `script`: [`prepare`], and then [`PreparedReplay::run`].
 ///
 /// # Errors
 /// As those two.
 pub async fn run(
     script: Arc<Script>,
-    plan: Plan,
+    plan: ReplayPlan,
     hub: &Hub,
     stop: impl Future<Output = ()>,
-) -> Result<Report> {
+) -> Result<ReplayReport> {
     let mut stop = pin!(stop);
     let prepared = tokio::select! {
         prepared = prepare(script, plan, hub) => prepared?,
@@ -37,8 +37,8 @@ pub async fn run(
 }
 
 /// A replay whose connections are made.
-pub struct Prepared {
-    shared: Arc<Shared>,
+pub struct PreparedReplay {
+    shared: Arc<ReplayState>,
     connections: Vec<Connection>,
 }
 
@@ -46,23 +46,23 @@ pub struct Prepared {
 ///
 /// # Errors
 /// Plans that cannot be carried out; servers that cannot be reached or refuse an export.
-pub async fn prepare(script: Arc<Script>, plan: Plan, hub: &Hub) -> Result<Prepared> {
+pub async fn prepare(script: Arc<Script>, plan: ReplayPlan, hub: &Hub) -> Result<PreparedReplay> {
     let carried = plan.connections(&script)?;
     hub.lock().detail = Detail::new(if plan.by_client { plan.clients } else { 0 }, plan.interval);
     let timer = Timer::new(carried.len())?;
-    let shared = Arc::new(Shared::new(script, plan, timer, hub.clone()));
+    let shared = Arc::new(ReplayState::new(script, plan, timer, hub.clone()));
     let connections = connect(&shared, carried).await?;
-    Ok(Prepared { shared, connections })
+    Ok(PreparedReplay { shared, connections })
 }
 
-impl Prepared {
+impl PreparedReplay {
     /// Replays. When `stop` completes, nothing more is sent, and the report tells what was done
     /// until then. All tasks run where this is called: for exact figures, in a runtime of its own.
     ///
     /// # Errors
     /// Servers that break the protocol, close a connection or fall silent. A request that a server
     /// answers with an error is counted, not an error.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<Report> {
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ReplayReport> {
         let Self { shared, connections } = self;
         let count = connections.len() as u32;
         let mut stop = pin!(stop);
@@ -98,7 +98,7 @@ impl Prepared {
 }
 
 /// Waits until nothing has been answered for too long, though requests wait.
-async fn silence(shared: &Shared) -> Error {
+async fn silence(shared: &ReplayState) -> Error {
     let patience = shared.plan.patience;
     let (mut answered, mut since) = (0, Instant::now());
     loop {
@@ -121,7 +121,7 @@ async fn silence(shared: &Shared) -> Error {
     }
 }
 
-async fn connect(shared: &Arc<Shared>, carried: Vec<Carried>) -> Result<Vec<Connection>> {
+async fn connect(shared: &Arc<ReplayState>, carried: Vec<Carried>) -> Result<Vec<Connection>> {
     let opened = carried.into_iter().enumerate().map(|(number, one)| async move {
         let link = connection::open(shared, &one.export).await?;
         Ok::<_, Error>((number, one, link))
@@ -134,7 +134,7 @@ async fn connect(shared: &Arc<Shared>, carried: Vec<Carried>) -> Result<Vec<Conn
     connections.collect()
 }
 
-fn report(shared: &Shared, connections: u32) -> Report {
+fn report(shared: &ReplayState, connections: u32) -> ReplayReport {
     let (plan, tally) = (&shared.plan, shared.tally());
     let warm_up = plan.warm_up.as_secs_f64();
     let end = match plan.until {
@@ -158,7 +158,7 @@ fn report(shared: &Shared, connections: u32) -> Report {
         }
         Pace::Fast => (None, None),
     };
-    Report {
+    ReplayReport {
         clients: plan.clients,
         connections,
         seconds,

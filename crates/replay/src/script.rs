@@ -11,7 +11,7 @@ const MOST_CLIENTS: usize = 1 << 20;
 
 /// One request of a client: 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ScriptStep {
     /// Nanoseconds since the trace's start.
     pub(crate) time: u64,
     pub(crate) offset: u64,
@@ -22,12 +22,12 @@ pub(crate) struct Step {
 
 /// What one client of the trace does to one disk.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct ClientScript {
     /// The client's name in the trace, or its number.
     pub(crate) client: String,
     /// The disk's name in the trace, or its number.
     pub(crate) disk: String,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
     /// Where its furthest request ends, in bytes.
     pub(crate) end: u64,
     /// Its longest read or write, in bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Part {
     pub(crate) changes: bool,
 }
 
-impl Part {
+impl ClientScript {
     /// When its last request is due, in nanoseconds since the trace's start.
     pub(crate) fn last(&self) -> u64 {
         self.steps.last().map_or(0, |step| step.time)
@@ -45,7 +45,7 @@ impl Part {
 
 /// What is taken of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub struct ScriptSelection {
     /// Only so many requests from the start.
     pub first: Option<u64>,
     /// Leave out everything that is not a read.
@@ -54,7 +54,7 @@ pub struct Selection {
     pub most: u64,
 }
 
-impl Default for Selection {
+impl Default for ScriptSelection {
     fn default() -> Self {
         Self { first: None, reads_only: false, most: MOST_REQUESTS }
     }
@@ -63,7 +63,7 @@ impl Default for Selection {
 /// What the emulated clients do. A client of the trace that used several disks counts as several.
 #[derive(Clone, Debug)]
 pub struct Script {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ClientScript>,
     /// Whether the trace's times are real.
     pub(crate) times: bool,
     /// The time of the last request, in nanoseconds.
@@ -78,7 +78,7 @@ impl Script {
     /// # Errors
     /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) when it holds no request or too
     /// many to load.
-    pub fn load(source: &mut dyn Source, selection: Selection) -> Result<Self> {
+    pub fn load(source: &mut dyn Source, selection: ScriptSelection) -> Result<Self> {
         let mut index: HashMap<(u32, u32), usize> = HashMap::new();
         let mut script =
             Self { parts: Vec::new(), times: source.header().times, duration: 0, skipped: 0 };
@@ -110,7 +110,7 @@ impl Script {
                              of them with `sojourn trace cut`"
                         )));
                     }
-                    script.parts.push(Part {
+                    script.parts.push(ClientScript {
                         client: request.client.to_string(),
                         disk: request.disk.to_string(),
                         steps: Vec::new(),
@@ -174,14 +174,14 @@ impl Script {
                 z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
                 z ^ (z >> 31)
             };
-            let mut step = || Step {
+            let mut step = || ScriptStep {
                 time: 0,
                 offset: span.offset() + next() % blocks * u64::from(block),
                 length: block,
                 op: Op::Read,
                 durable: false,
             };
-            Part {
+            ClientScript {
                 client: client.to_string(),
                 disk: "0".to_owned(),
                 steps: (0..reads).map(|_| step()).collect(),
@@ -206,14 +206,14 @@ impl Script {
                 "reads of {block} bytes, {stride} bytes apart, in {size} bytes: give room for one, and no overlap"
             )));
         }
-        let step = |at: u64| Step {
+        let step = |at: u64| ScriptStep {
             time: 0,
             offset: at * stride,
             length: block,
             op: Op::Read,
             durable: false,
         };
-        let part = Part {
+        let part = ClientScript {
             client: "0".to_owned(),
             disk: "0".to_owned(),
             steps: (0..count).map(step).collect(),
@@ -253,7 +253,7 @@ fn wanted(request: &Request, reads_only: bool) -> bool {
     }
 }
 
-impl Part {
+impl ClientScript {
     fn add(&mut self, request: &Request) {
         let flush = request.op == Op::Flush;
         let (offset, length) = if flush { (0, 0) } else { (request.offset, request.length) };
@@ -262,7 +262,7 @@ impl Part {
             self.longest = self.longest.max(length);
         }
         self.changes |= !matches!(request.op, Op::Read | Op::Flush);
-        self.steps.push(Step {
+        self.steps.push(ScriptStep {
             time: request.time,
             offset,
             length,
@@ -281,14 +281,14 @@ mod tests {
         Request { client, disk, op, offset, length, ..Request::default() }
     }
 
-    fn load(requests: Vec<Request>, selection: Selection) -> Result<Script> {
+    fn load(requests: Vec<Request>, selection: ScriptSelection) -> Result<Script> {
         let header = Header { clients: vec!["a".into()], ..Header::default() };
         Script::load(&mut Memory::new(header, requests), selection)
     }
 
     #[test]
     fn a_step_is_small() {
-        assert_eq!(size_of::<Step>(), 24);
+        assert_eq!(size_of::<ScriptStep>(), 24);
     }
 
     #[test]
@@ -300,13 +300,15 @@ mod tests {
             request(0, 0, Op::Read, 0, 0),
             request(0, 0, Op::Trim, 1 << 40, 1 << 30),
         ];
-        let script = load(requests.clone(), Selection::default()).unwrap();
+        let script = load(requests.clone(), ScriptSelection::default()).unwrap();
         assert_eq!((script.clients(), script.requests(), script.skipped()), (3, 4, 1));
         let part = &script.parts[0];
         assert_eq!((part.client.as_str(), part.disk.as_str()), ("a", "0"));
         assert_eq!((part.end, part.longest, part.changes), ((1 << 40) + (1 << 30), 512, true));
         assert_eq!(script.parts[1].client, "1");
-        let reads = load(requests, Selection { reads_only: true, ..Selection::default() }).unwrap();
+        let reads =
+            load(requests, ScriptSelection { reads_only: true, ..ScriptSelection::default() })
+                .unwrap();
         assert_eq!((reads.requests(), reads.changes()), (1, false));
     }
 
@@ -337,10 +339,11 @@ mod tests {
     #[test]
     fn a_trace_that_is_empty_or_too_long_is_refused_and_a_part_is_taken() {
         let many = vec![request(0, 0, Op::Read, 0, 512); 5000];
-        assert!(load(vec![], Selection::default()).is_err());
-        let error = load(many.clone(), Selection { most: 4999, ..Selection::default() });
+        assert!(load(vec![], ScriptSelection::default()).is_err());
+        let error =
+            load(many.clone(), ScriptSelection { most: 4999, ..ScriptSelection::default() });
         assert!(error.unwrap_err().message().contains("--first"));
-        let part = Selection { first: Some(4500), most: 4999, ..Selection::default() };
+        let part = ScriptSelection { first: Some(4500), most: 4999, ..ScriptSelection::default() };
         assert_eq!(load(many, part).unwrap().requests(), 4500);
     }
 }

@@ -1,8 +1,8 @@
 //! What the connections of a replay share: the plan, the clock, buffers and counters.
 
-use crate::plan::Plan;
+use crate::plan::ReplayPlan;
 use crate::script::Script;
-use crate::tally::{Progress, Tally};
+use crate::tally::{Progress, ReplayCounters};
 use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ const BUFFER: usize = 256 << 10;
 
 /// Where to look while it runs.
 #[derive(Clone, Debug, Default)]
-pub struct Hub(Arc<Mutex<Tally>>);
+pub struct Hub(Arc<Mutex<ReplayCounters>>);
 
 impl Hub {
     /// How far the replay is.
@@ -21,14 +21,14 @@ impl Hub {
         self.lock().progress()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Tally> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ReplayCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) plan: Plan,
+pub(crate) struct ReplayState {
+    pub(crate) plan: ReplayPlan,
     pub(crate) script: Arc<Script>,
     pub(crate) timer: Timer,
     pub(crate) stopping: AtomicBool,
@@ -40,8 +40,8 @@ pub(crate) struct Shared {
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Shared {
-    pub(crate) fn new(script: Arc<Script>, plan: Plan, timer: Timer, hub: Hub) -> Self {
+impl ReplayState {
+    pub(crate) fn new(script: Arc<Script>, plan: ReplayPlan, timer: Timer, hub: Hub) -> Self {
         Self {
             plan,
             script,
@@ -59,7 +59,7 @@ impl Shared {
         *self.start.get_or_init(Instant::now)
     }
 
-    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+    pub(crate) fn tally(&self) -> MutexGuard<'_, ReplayCounters> {
         self.hub.lock()
     }
 

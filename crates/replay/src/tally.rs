@@ -15,7 +15,7 @@ pub(crate) struct PerOp {
 
 /// Everything that is counted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReplayCounters {
     pub(crate) ops: [PerOp; Op::ALL.len()],
     /// From when a request was due to when it was sent, whatever it waited for.
     pub(crate) late: Histogram,
@@ -88,7 +88,7 @@ pub struct Verified {
 
 /// What a replay did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// Emulated clients.
     pub clients: u32,
     /// Connections that carried them.
@@ -129,7 +129,7 @@ pub struct Report {
     pub complete: bool,
 }
 
-impl Tally {
+impl ReplayCounters {
     pub(crate) fn progress(&self) -> Progress {
         Progress { answers: self.answers, bytes: self.bytes, errors: self.errors }
     }

@@ -22,10 +22,10 @@ const TICK: Duration = Duration::from_micros(100);
 pub(crate) struct Timer {
     /// The system's timer. To the runtime it looks like a pipe that can be read when it is time.
     fd: Receiver,
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
 }
 
-struct State {
+struct TimerState {
     /// Times at which sleepers asked to be woken; those that changed their minds are still in.
     heap: BinaryHeap<Reverse<(Instant, usize)>>,
     sleepers: Vec<Option<(Instant, Waker)>>,
@@ -47,7 +47,7 @@ impl Timer {
         let fd = Receiver::from_owned_fd_unchecked(fd)
             .map_err(|e| Error::io("cannot watch a timer", e))?;
         let sleepers = (0..sleepers).map(|_| None).collect();
-        let state = Mutex::new(State {
+        let state = Mutex::new(TimerState {
             heap: BinaryHeap::new(),
             sleepers,
             set: None,
@@ -56,7 +56,7 @@ impl Timer {
         Ok(Self { fd, state })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TimerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +87,7 @@ impl Timer {
         }
     }
 
-    fn set(&self, state: &mut State, at: Instant) -> Result<()> {
+    fn set(&self, state: &mut TimerState, at: Instant) -> Result<()> {
         let wait = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         let spec = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },

@@ -28,7 +28,7 @@ pub(crate) struct Expected {
 
 /// What a read's check found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedRead {
     /// Grains whose content was certain.
     pub(crate) grains: u64,
     /// The offset of the first that held something else.
@@ -71,8 +71,8 @@ impl Expected {
     }
 
     /// Checks what a read that was sent at `moment` got.
-    pub(crate) fn check(&self, offset: u64, data: &[u8], moment: u64) -> Checked {
-        let mut checked = Checked::default();
+    pub(crate) fn check(&self, offset: u64, data: &[u8], moment: u64) -> CheckedRead {
+        let mut checked = CheckedRead::default();
         each(offset, data.len(), |at, _, range| {
             let Some(grain) = self.grains.get(&at) else { return };
             let certain = grain.certain && grain.under_way == 0 && grain.settled <= moment;
@@ -166,7 +166,7 @@ mod tests {
             expected.end(0, 1024, true);
         }
         let now = expected.moment();
-        assert_eq!(expected.check(0, &new, now), Checked { grains: 2, wrong: None });
+        assert_eq!(expected.check(0, &new, now), CheckedRead { grains: 2, wrong: None });
         assert_eq!(expected.check(0, &old, now).wrong, Some(0), "old");
         assert_eq!(expected.check(0, &[0; 1024], now).wrong, Some(0), "lost");
         new.copy_within(0..512, 512);

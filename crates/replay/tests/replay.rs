@@ -9,7 +9,7 @@ use block::{
 use nbd::{
     Address, ExportSummary, Exports, Listener, Peer, Purpose, Server, Session, SessionEnding, Uri,
 };
-use replay::{Hub, Pace, Plan, Report, Script, Selection};
+use replay::{Hub, Pace, ReplayPlan, ReplayReport, Script, ScriptSelection};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,8 +167,8 @@ impl Lab {
         &self,
         requests: Vec<Request>,
         export: &str,
-        change: impl FnOnce(&mut Plan),
-    ) -> Result<Report> {
+        change: impl FnOnce(&mut ReplayPlan),
+    ) -> Result<ReplayReport> {
         let never = std::future::pending();
         self.replay_until(requests, export, never, change).await
     }
@@ -178,11 +178,11 @@ impl Lab {
         requests: Vec<Request>,
         export: &str,
         stop: impl Future<Output = ()>,
-        change: impl FnOnce(&mut Plan),
-    ) -> Result<Report> {
+        change: impl FnOnce(&mut ReplayPlan),
+    ) -> Result<ReplayReport> {
         let mut source = trace::Memory::new(Header::default(), requests);
-        let script = Arc::new(Script::load(&mut source, Selection::default())?);
-        let mut plan = Plan::new(self.uri(export), &script);
+        let script = Arc::new(Script::load(&mut source, ScriptSelection::default())?);
+        let mut plan = ReplayPlan::new(self.uri(export), &script);
         change(&mut plan);
         let _ = std::fs::remove_file(self.socket());
         let address = Address::unix(self.socket()).unwrap();
@@ -459,8 +459,8 @@ async fn a_server_that_goes_away_is_an_error_that_names_the_export() {
     let path = directory.path().join("s");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     let mut source = trace::Memory::new(Header::default(), vec![request(0, Op::Read, 0, 512)]);
-    let script = Arc::new(Script::load(&mut source, Selection::default()).unwrap());
-    let plan = Plan::new(Uri::new(Address::unix(path).unwrap(), "x"), &script);
+    let script = Arc::new(Script::load(&mut source, ScriptSelection::default()).unwrap());
+    let plan = ReplayPlan::new(Uri::new(Address::unix(path).unwrap(), "x"), &script);
     let server = async {
         let (stream, _) = listener.accept().await.unwrap();
         drop(stream);

@@ -10,7 +10,7 @@ use block::{Error, Result};
 use schedule::load::layout::Layout;
 use schedule::load::surge::{Habits, Surge};
 use schedule::optimal::Planner;
-use schedule::simulation::{Setup, run};
+use schedule::simulation::{SimulationSetup, run};
 use schedule::{Profile, Random, scheduler};
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
         ["fcfs", "hit-clook", "cats", "cats:read-delay=never", "table", "deadline", "hit-satf"]
     {
         let seconds = measure(|| {
-            let outcome = run(Setup {
+            let outcome = run(SimulationSetup {
                 model: profile.model()?,
                 believed: None,
                 shadow: None,

@@ -2,7 +2,7 @@
 //! cache in a model and the shadow that a scheduler keeps to predict hits ("Predicting Disk
 //! Scheduling Performance with Virtual Machines", 2010, section 3).
 
-use crate::Request;
+use crate::DiskRequest;
 use serde::{Deserialize, Serialize};
 
 /// Segments looked at together: enough for a compiler to compare them without branches.
@@ -73,7 +73,7 @@ impl SegmentCache {
 
     /// What a read leaves behind: its span and the read-ahead, in the oldest segment. A hit, too,
     /// takes a new segment: this keeps a sequential stream alive.
-    pub fn read(&mut self, request: &Request) {
+    pub fn read(&mut self, request: &DiskRequest) {
         if self.shape.segments == 0 {
             return;
         }
@@ -86,7 +86,7 @@ impl SegmentCache {
     }
 
     /// Drops every span that a write touches.
-    pub fn write(&mut self, request: &Request) {
+    pub fn write(&mut self, request: &DiskRequest) {
         for (start, end) in self.starts.iter_mut().zip(&mut self.ends) {
             if *start < request.end() && request.start < *end {
                 (*start, *end) = (u64::MAX, 0);
@@ -115,8 +115,8 @@ impl SegmentCache {
 mod tests {
     use super::*;
 
-    fn request(start: u64, sectors: u32) -> Request {
-        Request { start, sectors, ..Request::default() }
+    fn request(start: u64, sectors: u32) -> DiskRequest {
+        DiskRequest { start, sectors, ..DiskRequest::default() }
     }
 
     fn cache() -> SegmentCache {

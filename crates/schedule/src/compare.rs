@@ -42,7 +42,7 @@ impl Estimate {
 /// Who has the least, and how sure that is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Comparison {
     /// The least, and no other interval overlaps its own.
     Wins {
         /// The index of the winner.
@@ -60,20 +60,20 @@ pub enum Verdict {
 }
 
 /// Who has the least.
-pub fn least(estimates: &[Estimate]) -> Verdict {
+pub fn least(estimates: &[Estimate]) -> Comparison {
     let by_mean = |a: &usize, b: &usize| estimates[*a].mean.total_cmp(&estimates[*b].mean);
     let Some(best) = (0..estimates.len()).min_by(by_mean).filter(|_| estimates.len() > 1) else {
-        return Verdict::Unknown;
+        return Comparison::Unknown;
     };
     let mut with = Vec::new();
     for (index, other) in estimates.iter().enumerate().filter(|(index, _)| *index != best) {
         match estimates[best].overlaps(other) {
-            None => return Verdict::Unknown,
+            None => return Comparison::Unknown,
             Some(true) => with.push(index),
             Some(false) => {}
         }
     }
-    if with.is_empty() { Verdict::Wins { best } } else { Verdict::Ties { best, with } }
+    if with.is_empty() { Comparison::Wins { best } } else { Comparison::Ties { best, with } }
 }
 
 #[cfg(test)]
@@ -97,9 +97,9 @@ mod tests {
     fn a_winner_is_one_whose_interval_no_other_touches() {
         let estimate = |mean, half| Estimate { mean, half_width: Some(half) };
         let two = [estimate(5.0, 0.5), estimate(3.0, 0.4), estimate(3.5, 0.2)];
-        assert_eq!(least(&two), Verdict::Ties { best: 1, with: vec![2] });
-        assert_eq!(least(&two[..2]), Verdict::Wins { best: 1 });
-        assert_eq!(least(&two[..1]), Verdict::Unknown);
-        assert_eq!(least(&[Estimate::of(&[1.0]), Estimate::of(&[2.0])]), Verdict::Unknown);
+        assert_eq!(least(&two), Comparison::Ties { best: 1, with: vec![2] });
+        assert_eq!(least(&two[..2]), Comparison::Wins { best: 1 });
+        assert_eq!(least(&two[..1]), Comparison::Unknown);
+        assert_eq!(least(&[Estimate::of(&[1.0]), Estimate::of(&[2.0])]), Comparison::Unknown);
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting requests of which it is known all the time which the cache on board would answer.
 
-use crate::{Op, Request, SegmentCache};
+use crate::{DiskRequest, Op, SegmentCache};
 
 /// No segment holds it.
 const NONE: u32 = u32::MAX;
@@ -9,7 +9,7 @@ const NONE: u32 = u32::MAX;
 /// changed in the shadow cache, not by comparing each with every segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
-    requests: Vec<Request>,
+    requests: Vec<DiskRequest>,
     /// The segment that holds each of them.
     held: Vec<u32>,
     hits: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn add(&mut self, request: Request, shadow: &SegmentCache) {
+    pub(crate) fn add(&mut self, request: DiskRequest, shadow: &SegmentCache) {
         let held = look(&request, shadow);
         self.hits += usize::from(held != NONE);
         self.requests.push(request);
@@ -29,7 +29,7 @@ impl Pending {
         self.requests.len()
     }
 
-    pub(crate) fn all(&self) -> &[Request] {
+    pub(crate) fn all(&self) -> &[DiskRequest] {
         &self.requests
     }
 
@@ -44,7 +44,7 @@ impl Pending {
     }
 
     /// The index of the request with the least key.
-    pub(crate) fn least<K: PartialOrd>(&self, key: impl Fn(&Request) -> K) -> Option<usize> {
+    pub(crate) fn least<K: PartialOrd>(&self, key: impl Fn(&DiskRequest) -> K) -> Option<usize> {
         let mut best: Option<(K, usize)> = None;
         for (i, request) in self.requests.iter().enumerate() {
             let key = key(request);
@@ -56,11 +56,11 @@ impl Pending {
     }
 
     /// The requests by index, with whether each was a hit when [`oldest_hit`](Self::oldest_hit) last looked.
-    pub(crate) fn known(&self) -> impl Iterator<Item = (&Request, bool)> {
+    pub(crate) fn known(&self) -> impl Iterator<Item = (&DiskRequest, bool)> {
         self.requests.iter().zip(&self.held).map(|(request, held)| (request, *held != NONE))
     }
 
-    pub(crate) fn take(&mut self, index: usize) -> Request {
+    pub(crate) fn take(&mut self, index: usize) -> DiskRequest {
         self.hits -= usize::from(self.held.swap_remove(index) != NONE);
         self.requests.swap_remove(index)
     }
@@ -102,7 +102,7 @@ impl Pending {
 }
 
 /// The segment that would answer a request; none answers a write.
-fn look(request: &Request, shadow: &SegmentCache) -> u32 {
+fn look(request: &DiskRequest, shadow: &SegmentCache) -> u32 {
     if request.op == Op::Write {
         return NONE;
     }
@@ -122,13 +122,15 @@ mod tests {
         for id in 0..20_000 {
             let (start, sectors) = (random.below(300), random.below(30) as u32 + 1);
             let op = if random.below(4) == 0 { Op::Write } else { Op::Read };
-            let request = Request { id, op, start, sectors, arrived: id, ..Request::default() };
+            let request =
+                DiskRequest { id, op, start, sectors, arrived: id, ..DiskRequest::default() };
             match random.below(10) {
                 0..4 => pending.add(request, &shadow),
                 4..7 => shadow.read(&request),
-                7 => shadow.write(&Request { sectors: 1, ..request }),
+                7 => shadow.write(&DiskRequest { sectors: 1, ..request }),
                 _ => {
-                    let holds = |r: &&Request| r.op == Op::Read && shadow.holds(r.start, r.end());
+                    let holds =
+                        |r: &&DiskRequest| r.op == Op::Read && shadow.holds(r.start, r.end());
                     let oldest = pending.all().iter().filter(holds).map(|r| r.id).min();
                     let found = pending.oldest_hit(&shadow);
                     assert_eq!(found.map(|i| pending.all()[i].id), oldest);

@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`request`] | [`Request`], [`Nanos`] |
+//! | [`request`] | [`DiskRequest`], [`Nanos`] |
 //! | [`random`] | [`Random`] numbers from a seed |
 //! | [`cache`] | the cache on board, and a scheduler's shadow of it |
 //! | [`model`] | how long requests take: rotating disks, flash, networks |
@@ -35,8 +35,8 @@ pub mod scheduler;
 pub mod simulation;
 
 pub use cache::{CacheShape, SegmentCache};
-pub use model::{Model, disk::Disk};
+pub use model::{Model, disk::ModelledDisk};
 pub use profile::Profile;
 pub use random::Random;
-pub use request::{Nanos, Op, Request, SECTOR};
+pub use request::{DiskRequest, Nanos, Op, SECTOR};
 pub use scheduler::{Decision, Scheduler, View};

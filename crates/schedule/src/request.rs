@@ -26,7 +26,7 @@ pub enum Op {
 
 /// One request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Request {
+pub struct DiskRequest {
     /// Tells requests apart that are in the system at the same time. Whoever drives the scheduler
     /// gives it; a scheduler hands it back unchanged.
     pub id: u64,
@@ -46,7 +46,7 @@ pub struct Request {
     pub tag: u32,
 }
 
-impl Request {
+impl DiskRequest {
     /// The sector behind the last one.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.sectors as u64)

@@ -3,15 +3,15 @@
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
 use schedule::Profile;
-use schedule::calibrate::{rotating, simulated::Simulated};
+use schedule::calibrate::{rotating, simulated::SimulatedDisk};
 use schedule::load::layout::Layout;
 use schedule::load::surge::{Habits, Surge};
 use schedule::scheduler::make;
-use schedule::simulation::{Outcome, Setup, run};
+use schedule::simulation::{SimulationOutcome, SimulationSetup, run};
 use std::sync::Arc;
 
-fn outcome(profile: &Profile, scheduler: &str, layout: &Arc<Layout>) -> Outcome {
-    run(Setup {
+fn outcome(profile: &Profile, scheduler: &str, layout: &Arc<Layout>) -> SimulationOutcome {
+    run(SimulationSetup {
         model: profile.model().unwrap(),
         believed: None,
         shadow: None,
@@ -30,7 +30,7 @@ fn outcome(profile: &Profile, scheduler: &str, layout: &Arc<Layout>) -> Outcome 
 fn a_calibrated_disk_predicts_four_schedulers_within_five_percent_and_a_line_does_not() {
     let mut truth = Profile::named("cheetah-15k4-mechanical").unwrap();
     truth.mechanical.as_mut().unwrap().hit_ms = schedule::model::spread::Spread::Fixed(0.18);
-    let mut probe = Simulated::new(truth.model().unwrap(), 3);
+    let mut probe = SimulatedDisk::new(truth.model().unwrap(), 3);
     let found = rotating::calibrate(&mut probe, "found", "a test", 300, 1).unwrap();
     let mut line = Profile::named("cheetah-15k4").unwrap();
     let linear = line.linear.as_mut().unwrap();

@@ -3,21 +3,26 @@
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
 use schedule::load::layout::Layout;
-use schedule::load::random::{Accesses, Closed, Open, Places};
+use schedule::load::random::{AccessPattern, Accesses, Closed, OpenLoad};
 use schedule::load::surge::{Habits, Surge};
-use schedule::load::{Load, buffered::Buffered};
+use schedule::load::{Load, buffered::BufferedLoad};
 use schedule::model::disk::Travel;
 use schedule::scheduler::{ALL, make};
-use schedule::simulation::{Outcome, Setup, run};
-use schedule::{Decision, Profile, Request, Scheduler, View};
+use schedule::simulation::{SimulationOutcome, SimulationSetup, run};
+use schedule::{Decision, DiskRequest, Profile, Scheduler, View};
 use std::sync::{Arc, LazyLock};
 
 /// A small disk that has aged, for all tests of this file.
 static LAYOUT: LazyLock<Arc<Layout>> =
     LazyLock::new(|| Arc::new(Layout::new(143_374_744, 30_000, 42).unwrap()));
 
-fn setup<'a>(profile: &str, scheduler: &str, load: Box<dyn Load + 'a>, requests: u64) -> Setup<'a> {
-    Setup {
+fn setup<'a>(
+    profile: &str,
+    scheduler: &str,
+    load: Box<dyn Load + 'a>,
+    requests: u64,
+) -> SimulationSetup<'a> {
+    SimulationSetup {
         model: Profile::named(profile).unwrap().model().unwrap(),
         believed: None,
         shadow: None,
@@ -33,7 +38,7 @@ fn setup<'a>(profile: &str, scheduler: &str, load: Box<dyn Load + 'a>, requests:
 
 fn mixed(profile: &str, clients: u32, reads: f64) -> Box<dyn Load> {
     let disk = Profile::named(profile).unwrap().sectors().unwrap();
-    let accesses = Accesses { places: Places::Uniform, sectors: 8, reads, disk };
+    let accesses = Accesses { places: AccessPattern::Uniform, sectors: 8, reads, disk };
     Box::new(Closed::new(accesses, clients, 1.0, 3))
 }
 
@@ -66,7 +71,8 @@ fn a_load_that_ends_is_served_to_the_last_request() {
             ..trace::Request::default()
         });
         let source = trace::Memory::new(trace::Header::default(), requests.collect());
-        let selection = schedule::load::replay::Selection { disk: None, speed: 1.0, rate: None };
+        let selection =
+            schedule::load::replay::ReplaySelection { disk: None, speed: 1.0, rate: None };
         let load = schedule::load::replay::Replay::new(Box::new(source), selection).unwrap();
         let mut setup = setup("cheetah-15k4", kind.name, Box::new(load), u64::MAX);
         setup.warm_up = 0;
@@ -77,7 +83,7 @@ fn a_load_that_ends_is_served_to_the_last_request() {
 
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_last_digit() {
-    let figures = |o: &Outcome| (o.window, o.response.sum(), o.service.sum(), o.hits);
+    let figures = |o: &SimulationOutcome| (o.window, o.response.sum(), o.service.sum(), o.hits);
     for scheduler in ["cats", "cfq", "hit-satf"] {
         let once = run(setup("cheetah-15k4-mechanical", scheduler, surge(7), 4000)).unwrap();
         let again = run(setup("cheetah-15k4-mechanical", scheduler, surge(7), 4000)).unwrap();
@@ -96,7 +102,7 @@ fn hit_satf_is_sooner_than_cats_where_rotation_is_known_and_as_soon_where_not() 
         let runs = (1..=3).map(|seed| {
             let load = Box::new(Surge::new(layout.clone(), Habits::default(), seed));
             let setup = setup(profile, scheduler, load, 30_000);
-            let outcome = run(Setup { outstanding, seed, ..setup }).unwrap();
+            let outcome = run(SimulationSetup { outstanding, seed, ..setup }).unwrap();
             (outcome.response.mean_ms(), outcome.response.quantile_ms(0.99))
         });
         runs.fold((0.0, 0.0), |sum, run| (sum.0 + run.0 / 3.0, sum.1 + run.1 / 3.0))
@@ -119,7 +125,7 @@ fn one_client_without_thinking_gets_what_the_model_says() {
     let mut setup = setup("cheetah-15k4", "fcfs", mixed("cheetah-15k4", 1, 1.0), 20_000);
     setup.load = {
         let disk = 143_374_744;
-        let accesses = Accesses { places: Places::Uniform, sectors: 8, reads: 1.0, disk };
+        let accesses = Accesses { places: AccessPattern::Uniform, sectors: 8, reads: 1.0, disk };
         Box::new(Closed::new(accesses, 1, 0.0, 3))
     };
     let outcome = run(setup).unwrap();
@@ -131,10 +137,11 @@ fn one_client_without_thinking_gets_what_the_model_says() {
 #[test]
 fn an_open_load_at_a_constant_service_waits_as_pollaczek_and_khinchine_say() {
     let text = "name = \"m\"\nsize = \"1G\"\n[linear]\nbase_ms = 5\nseek_ms = 0\nhit_ms = 0\n";
-    let accesses = Accesses { places: Places::Uniform, sectors: 8, reads: 1.0, disk: 1 << 21 };
+    let accesses =
+        Accesses { places: AccessPattern::Uniform, sectors: 8, reads: 1.0, disk: 1 << 21 };
     let mut setup = setup("cheetah-15k4", "fcfs", mixed("cheetah-15k4", 1, 1.0), 200_000);
     setup.model = Profile::parse(text, "m").unwrap().model().unwrap();
-    setup.load = Box::new(Open::new(accesses, 120.0, 5));
+    setup.load = Box::new(OpenLoad::new(accesses, 120.0, 5));
     let outcome = run(setup).unwrap();
     // M/D/1: S + rho S / (2 (1 - rho)) with rho = 0.6.
     let theory = 5.0 + 0.6 * 5.0 / (2.0 * 0.4);
@@ -158,10 +165,10 @@ fn hits_first_answers_more_out_of_the_cache_on_board_and_sooner() {
 
 #[test]
 fn through_a_page_cache_requests_are_longer_and_fewer() {
-    let load = Buffered::new(LAYOUT.clone(), Habits::default(), 16_640, 1);
+    let load = BufferedLoad::new(LAYOUT.clone(), Habits::default(), 16_640, 1);
     let buffered = run(setup("cheetah-15k4", "cats", Box::new(load), 20_000)).unwrap();
     let direct = run(setup("cheetah-15k4", "cats", surge(1), 20_000)).unwrap();
-    let mean = |o: &Outcome| o.sectors as f64 / o.response.count() as f64;
+    let mean = |o: &SimulationOutcome| o.sectors as f64 / o.response.count() as f64;
     assert_eq!(mean(&direct), 8.0);
     assert!(mean(&buffered) > 16.0, "{}", mean(&buffered));
     assert!(buffered.sectors_per_ms() > direct.sectors_per_ms());
@@ -169,9 +176,10 @@ fn through_a_page_cache_requests_are_longer_and_fewer() {
 
 #[test]
 fn a_load_beyond_what_the_disk_can_do_is_refused_not_simulated_for_ever() {
-    let accesses = Accesses { places: Places::Uniform, sectors: 8, reads: 1.0, disk: 1 << 24 };
+    let accesses =
+        Accesses { places: AccessPattern::Uniform, sectors: 8, reads: 1.0, disk: 1 << 24 };
     let mut setup = setup("cheetah-15k4", "fcfs", mixed("cheetah-15k4", 1, 1.0), u64::MAX);
-    setup.load = Box::new(Open::new(accesses, 1e6, 5));
+    setup.load = Box::new(OpenLoad::new(accesses, 1e6, 5));
     setup.warm_up = 0;
     let error = run(setup).unwrap_err();
     assert!(error.message().contains("more than the disk can do"), "{error}");
@@ -187,13 +195,13 @@ fn a_request_beyond_the_disk_is_refused() {
 /// A scheduler that does something wrong once, at its hundredth request.
 #[derive(Debug, Default)]
 struct Broken {
-    waiting: Vec<Request>,
+    waiting: Vec<DiskRequest>,
     given: u32,
     repeats: bool,
 }
 
 impl Scheduler for Broken {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.waiting.push(request);
     }
 

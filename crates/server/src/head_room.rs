@@ -2,7 +2,7 @@
 //! Field names are documented in docs/cli.md and do not change.
 
 use engine::Engine;
-use model::head_room::{self, HeadRoom, Limit, Limits, Seen};
+use model::head_room::{self, HeadRoom, Limit, OperatingLimits, ServerInterval};
 use nbd::server::TimedOperation;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -76,7 +76,7 @@ impl Moment {
     }
 
     /// What happened since `before`.
-    fn since(&self, before: &Self) -> Seen {
+    fn since(&self, before: &Self) -> ServerInterval {
         let asked = |(name, requests): &(&String, &u64)| {
             **requests > before.clients.get(*name).copied().unwrap_or(0)
         };
@@ -87,7 +87,7 @@ impl Moment {
             load.count = now.count.saturating_sub(then.count);
             load.seconds = sum(now.nanos, then.nanos) / 1e9;
         }
-        Seen {
+        ServerInterval {
             seconds: (self.at - before.at).as_secs_f64(),
             clients: self.clients.iter().filter(asked).count() as u32,
             requests: self.requests.saturating_sub(before.requests),
@@ -125,7 +125,7 @@ impl Meter {
         let moments = self.0.lock();
         let seen = Moment::now(engine, counters).since(moments.front()?);
         drop(moments);
-        let limits = Limits { utilisation: BUSY, response };
+        let limits = OperatingLimits { utilisation: BUSY, response };
         let found = head_room::head_room(&seen, limits).unwrap_or_else(|e| {
             tracing::debug!(error = e.message(), "no head-room");
             None
@@ -134,7 +134,7 @@ impl Meter {
     }
 }
 
-fn view(seen: &Seen, found: Option<HeadRoom>) -> HeadRoomView {
+fn view(seen: &ServerInterval, found: Option<HeadRoom>) -> HeadRoomView {
     let mut view = HeadRoomView {
         seconds: seen.seconds,
         clients: seen.clients.into(),
@@ -224,7 +224,7 @@ mod tests {
         );
         seen.cpus = 1;
         // Two clients keep the processor busy by 1 %: it holds about 160 of them.
-        let limits = Limits { utilisation: BUSY, response: None };
+        let limits = OperatingLimits { utilisation: BUSY, response: None };
         let found = view(&seen, head_room::head_room(&seen, limits).unwrap());
         assert!((140..=170).contains(&found.more.unwrap()), "{found:?}");
         assert!(found.text().contains("more clients like the 2 of now; then cpu"), "{found:?}");

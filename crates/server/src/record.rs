@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use trace::Disk;
+use trace::TraceDisk;
 use trace::record::{Collector, Recorder};
 
 /// How often what was noted is written.
@@ -236,7 +236,7 @@ impl Exports for RecordedExports {
         if purpose == Purpose::Info {
             return Ok(session);
         }
-        let disk = Disk {
+        let disk = TraceDisk {
             name: session.name().to_owned(),
             size: session.device().size(),
             base: session.origin().unwrap_or_default().to_owned(),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use throttle::{Counters, Faults, Precise, Setup, Stall, Throttle};
+use throttle::{Faults, Precise, Stall, Throttle, ThrottleCounters, ThrottleSetup};
 
 /// The profile of a rule without one: requests take no time.
 fn instant() -> Profile {
@@ -88,7 +88,7 @@ pub struct ThrottleView {
     pub times: f64,
     /// What its modelled disk did.
     #[serde(flatten)]
-    pub counters: Counters,
+    pub counters: ThrottleCounters,
 }
 
 /// The rules, and the modelled disks of the exports that were opened.
@@ -130,7 +130,7 @@ impl Throttles {
     fn make(&self, index: usize) -> Result<Throttle> {
         let (rule, profile) = &self.rules[index];
         let (model, faults) = (profile.model()?, faults(rule)?);
-        let setup = Setup { model, times: rule.times, faults, seed: 1 };
+        let setup = ThrottleSetup { model, times: rule.times, faults, seed: 1 };
         Throttle::new(Arc::clone(&self.clock) as _, setup)
     }
 

@@ -12,7 +12,7 @@
 
 use block::{Error, Result};
 use cache::PolicyKind;
-use simulate::{Curve, Options, Policy, Stream, run};
+use simulate::{Curve, ReferenceOptions, ReferenceStream, SimulatedPolicy, run};
 use std::path::Path;
 
 /// A file of `/proc/self`.
@@ -47,9 +47,9 @@ fn measure(mut work: impl FnMut()) -> Result<f64> {
     Ok(best)
 }
 
-fn read(trace: &str) -> Result<Stream> {
-    let mut source = trace::open(Path::new(trace), &trace::OpenOptions::default())?;
-    Stream::read(&mut *source, &Options::default())
+fn read(trace: &str) -> Result<ReferenceStream> {
+    let mut source = trace::open(Path::new(trace), &trace::OpenTraceOptions::default())?;
+    ReferenceStream::read(&mut *source, &ReferenceOptions::default())
 }
 
 fn number(text: &str) -> Result<u32> {
@@ -58,7 +58,7 @@ fn number(text: &str) -> Result<u32> {
 
 /// Every policy, once the trace is read.
 fn every(trace: &str, blocks: u32) -> Result<()> {
-    let mut stream = Stream::default();
+    let mut stream = ReferenceStream::default();
     let mut failed = None;
     let reading = measure(|| match read(trace) {
         Ok(read) => stream = read,
@@ -69,7 +69,8 @@ fn every(trace: &str, blocks: u32) -> Result<()> {
     println!("{} references to {} blocks, cache of {blocks}", stream.len(), stream.blocks());
     println!("{:<16} {:>8} {:>10}", "", "hit %", "M/CPU-s");
     println!("{:<16} {:>8} {:>10.1}", "read and remap", "", millions / reading);
-    let policies = PolicyKind::all().into_iter().map(Policy::Kind).chain([Policy::Opt]);
+    let policies =
+        PolicyKind::all().into_iter().map(SimulatedPolicy::Kind).chain([SimulatedPolicy::Opt]);
     for policy in policies {
         let mut ratio = 0.0;
         let time = measure(|| ratio = run(policy, blocks, &stream, false).hit_ratio())?;
@@ -89,7 +90,7 @@ fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [trace, blocks] => every(trace, number(blocks)?),
         [trace, sizes, policy] => {
-            let policy: Policy = policy.parse()?;
+            let policy: SimulatedPolicy = policy.parse()?;
             let sizes = sizes.split(',').map(number).collect::<Result<Vec<u32>>>()?;
             let stream = read(trace)?;
             let hits = |size: &u32| run(policy, *size, &stream, false).hit_ratio().to_string();

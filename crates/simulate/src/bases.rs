@@ -1,7 +1,7 @@
 //! Which disks share their blocks, as the trace tells: those that were made from the same image.
 
 use std::collections::HashMap;
-use trace::Disk;
+use trace::TraceDisk;
 
 /// The disks of a trace by what they were made from.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Bases {
 
 impl Bases {
     /// Takes note of the disks that are new in the list of a header, which only grows.
-    pub(crate) fn learn(&mut self, disks: &[Disk]) {
+    pub(crate) fn learn(&mut self, disks: &[TraceDisk]) {
         for disk in disks.iter().skip(self.first.len()) {
             let number = self.first.len() as u32;
             let first = (!disk.base.is_empty())

@@ -8,9 +8,9 @@
 //! A sample is of places: all blocks, whatever their size, of one in `n` stretches as long as the
 //! largest block; each cache is an `n`th as large.
 
-use crate::client::Client;
-use crate::options::Options;
-use crate::stream::{Builder, Stream};
+use crate::client::CachingClient;
+use crate::options::ReferenceOptions;
+use crate::stream::{Builder, ReferenceStream};
 use crate::table::mix;
 use crate::tune::{candidates, mean};
 use block::{Error, Result};
@@ -53,7 +53,7 @@ pub struct Budget {
     /// Parts of the memory that all clients together may get, 0 to below 1.
     pub shares: Vec<f64>,
     /// How the trace becomes references: writes and sharing; the rest of it is chosen.
-    pub options: Options,
+    pub options: ReferenceOptions,
     /// What a read takes.
     pub costs: Costs,
     /// A sample is of one in so many places; fewer when the server's cache is small.
@@ -64,7 +64,7 @@ pub struct Budget {
 
 /// A way to spend it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
+pub struct SpendingPlan {
     /// Bytes of a block.
     pub block: u32,
     /// Bytes for each client's cache, which is LRU; 0 for none.
@@ -90,13 +90,13 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Spending {
     /// The best policy, of those tried everywhere, for each block and share.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<SpendingPlan>,
     /// All policies for the best block and share, the best first.
-    pub policies: Vec<Plan>,
+    pub policies: Vec<SpendingPlan>,
     /// The best of all.
-    pub best: Plan,
+    pub best: SpendingPlan,
     /// All at the server, the first size of blocks, LRU: what the gain is measured against.
-    pub plain: Plan,
+    pub plain: SpendingPlan,
     /// The part of the time that the best saves: below 1.
     pub saved: f64,
     /// Its standard error, from the samples.
@@ -109,7 +109,7 @@ pub struct Spending {
 
 /// A request of a sample.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct SampledRequest {
     party: u32,
     /// Where its references end.
     end: u32,
@@ -118,9 +118,9 @@ struct Part {
 }
 
 /// A sample in blocks of one size.
-struct Load {
-    stream: Stream,
-    parts: Vec<Part>,
+struct SampledLoad {
+    stream: ReferenceStream,
+    parts: Vec<SampledRequest>,
 }
 
 /// What was counted of a sample.
@@ -161,7 +161,7 @@ impl Budget {
         let samples = self.samples.clamp(1, one_in);
         let sampled = Samples::read(source, largest, one_in, samples)?;
         let clients = sampled.parties.len() as u32;
-        let mut plans: Vec<Plan> = Vec::new();
+        let mut plans: Vec<SpendingPlan> = Vec::new();
         let mut plain = None;
         for block in &self.blocks {
             let loads = self.loads(&sampled, *block)?;
@@ -180,7 +180,7 @@ impl Budget {
         let leader = best(plans.clone()).filter(|plan| plan.seconds > 0.0).ok_or_else(nothing)?;
         let plain = plain.unwrap_or_else(|| leader.clone());
         let loads = self.loads(&sampled, leader.block)?;
-        let room = Room::of(&leader, one_in);
+        let room = PlanCaches::of(&leader, one_in);
         let mut policies = self.try_all(&loads, room, &candidates(), clients);
         policies.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let best = policies.first().cloned().unwrap_or(leader);
@@ -195,15 +195,15 @@ impl Budget {
 
 /// Caches of a plan, whole and in miniature.
 #[derive(Clone, Copy)]
-struct Room {
+struct PlanCaches {
     block: u32,
     client: u64,
     server: u64,
     one_in: u32,
 }
 
-impl Room {
-    fn of(plan: &Plan, one_in: u32) -> Self {
+impl PlanCaches {
+    fn of(plan: &SpendingPlan, one_in: u32) -> Self {
         Self { block: plan.block, client: plan.client, server: plan.server, one_in }
     }
 
@@ -214,17 +214,17 @@ impl Room {
 
 impl Budget {
     /// The caches of a share; `None` when they are too small to be simulated.
-    fn room(&self, block: u32, share: f64, clients: u32, one_in: u32) -> Option<Room> {
+    fn room(&self, block: u32, share: f64, clients: u32, one_in: u32) -> Option<PlanCaches> {
         let each = (self.memory as f64 * share / f64::from(clients.max(1))) as u64;
         let each = each / u64::from(block) * u64::from(block);
         let server = self.memory.saturating_sub(each * u64::from(clients));
-        let room = Room { block, client: each, server, one_in };
+        let room = PlanCaches { block, client: each, server, one_in };
         let enough = share <= 0.0 || u64::from(room.small(each)) >= FEWEST_OF_CLIENT;
         (enough && room.small(server) > 0).then_some(room)
     }
 
-    fn loads(&self, samples: &Samples, block: u32) -> Result<Vec<Load>> {
-        let options = Options {
+    fn loads(&self, samples: &Samples, block: u32) -> Result<Vec<SampledLoad>> {
+        let options = ReferenceOptions {
             block,
             chunks: None,
             per: None,
@@ -240,20 +240,26 @@ impl Budget {
             for request in requests {
                 builder.push(request)?;
                 let party = samples.parties.get(&(request.client, request.disk));
-                parts.push(Part {
+                parts.push(SampledRequest {
                     party: party.copied().unwrap_or(0),
                     end: u32::try_from(builder.len()).unwrap_or(u32::MAX),
                     bytes: request.length,
                     read: request.op == Op::Read,
                 });
             }
-            Ok(Load { stream: builder.finish(), parts })
+            Ok(SampledLoad { stream: builder.finish(), parts })
         };
         samples.requests.iter().map(load).collect()
     }
 
     /// What each of these policies makes of a share.
-    fn try_all(&self, loads: &[Load], room: Room, all: &[PolicyKind], clients: u32) -> Vec<Plan> {
+    fn try_all(
+        &self,
+        loads: &[SampledLoad],
+        room: PlanCaches,
+        all: &[PolicyKind],
+        clients: u32,
+    ) -> Vec<SpendingPlan> {
         let of = |policy: &PolicyKind| {
             let counts: Vec<Count> =
                 loads.iter().map(|load| self.count(load, room, *policy, clients)).collect();
@@ -268,7 +274,7 @@ impl Budget {
                 sum.fetch_bytes += count.fetch_bytes;
             }
             let ratio = |part: u64, all: u64| 1.0 - part as f64 / all.max(1) as f64;
-            Plan {
+            SpendingPlan {
                 block: room.block,
                 client: room.client,
                 server: room.server,
@@ -293,20 +299,26 @@ impl Budget {
     }
 
     /// Both levels of caches on a sample.
-    fn count(&self, load: &Load, room: Room, policy: PolicyKind, clients: u32) -> Count {
+    fn count(
+        &self,
+        load: &SampledLoad,
+        room: PlanCaches,
+        policy: PolicyKind,
+        clients: u32,
+    ) -> Count {
         let block = u64::from(room.block);
         let small = room.small(room.client);
-        let mut own: Vec<Client> = match small {
+        let mut own: Vec<CachingClient> = match small {
             0 => Vec::new(),
-            _ => (0..clients).map(|_| Client::new(PolicyKind::Lru, small)).collect(),
+            _ => (0..clients).map(|_| CachingClient::new(PolicyKind::Lru, small)).collect(),
         };
-        let mut server = Client::new(policy, room.small(room.server));
+        let mut server = CachingClient::new(policy, room.small(room.server));
         let mut count = Count::default();
         let mut from = 0;
         for part in &load.parts {
             let (mut lacks, mut fetched) = (0, 0);
             for reference in &load.stream.packed()[from..part.end as usize] {
-                let id = u64::from(Stream::unpack(*reference).0);
+                let id = u64::from(ReferenceStream::unpack(*reference).0);
                 let own = own.get_mut(part.party as usize);
                 let hit = own.is_some_and(|own| own.access(id).unwrap_or(false));
                 if part.read && hit {
@@ -368,6 +380,6 @@ impl Samples {
     }
 }
 
-fn best(plans: Vec<Plan>) -> Option<Plan> {
+fn best(plans: Vec<SpendingPlan>) -> Option<SpendingPlan> {
     plans.into_iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }

@@ -1,6 +1,6 @@
 //! The caches of the clients: what they answer never reaches the server.
 
-use crate::table::{Table, mix};
+use crate::table::{IdTable, mix};
 use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::{Algorithm, Room, Visitor};
@@ -21,23 +21,23 @@ const COUNTS: u64 = 128;
 pub(crate) struct Clients {
     /// Policy and blocks of each, when clients have caches.
     like: Option<(PolicyKind, u32)>,
-    all: Vec<Client>,
+    all: Vec<CachingClient>,
     /// What is left of the room.
     left: u64,
 }
 
 /// One of them.
-pub(crate) struct Client {
-    ids: Table,
-    cache: Box<dyn Access>,
+pub(crate) struct CachingClient {
+    ids: IdTable,
+    cache: Box<dyn ClientCache>,
     /// Units that are spent on what its policy keeps beside its lists.
     beside: u64,
 }
 
-impl Client {
+impl CachingClient {
     pub(crate) fn new(policy: PolicyKind, blocks: u32) -> Self {
         let cache = policy.visit(Room::simulated(blocks, 0), Boxed(blocks));
-        Self { ids: Table::new(), cache, beside: 0 }
+        Self { ids: IdTable::new(), cache, beside: 0 }
     }
 
     /// Units that it takes more than when this was asked last, but for those of blocks.
@@ -72,7 +72,7 @@ impl Clients {
             PolicyKind::WTinyLfu(_) => EMPTY + u64::from(blocks) / 2,
             _ => EMPTY,
         })?;
-        self.all.push(Client::new(policy, blocks));
+        self.all.push(CachingClient::new(policy, blocks));
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl Clients {
     }
 }
 
-trait Access {
+trait ClientCache {
     fn access(&mut self, id: u32) -> bool;
     /// As [`Algorithm::beside`].
     fn beside(&self) -> usize;
@@ -113,18 +113,18 @@ trait Access {
 struct Boxed(u32);
 
 impl Visitor for Boxed {
-    type Output = Box<dyn Access>;
+    type Output = Box<dyn ClientCache>;
     fn visit<A: Algorithm + 'static>(self, algorithm: A) -> Self::Output {
-        Box::new(Cache { algorithm, blocks: self.0 })
+        Box::new(AlgorithmCache { algorithm, blocks: self.0 })
     }
 }
 
-struct Cache<A> {
+struct AlgorithmCache<A> {
     algorithm: A,
     blocks: u32,
 }
 
-impl<A: Algorithm> Access for Cache<A> {
+impl<A: Algorithm> ClientCache for AlgorithmCache<A> {
     fn access(&mut self, id: u32) -> bool {
         access(&mut self.algorithm, self.blocks as usize, id)
     }

@@ -6,7 +6,7 @@
 //! has too few or too many references counts at the smallest distance.
 
 use crate::stack::Stack;
-use crate::stream::{AHEAD, Stream};
+use crate::stream::{AHEAD, ReferenceStream};
 use serde::Serialize;
 
 /// The hit ratio of LRU by size.
@@ -28,14 +28,14 @@ pub struct Curve {
 
 impl Curve {
     /// The curve of a stream; an estimate when the stream is a sample.
-    pub fn of(stream: &Stream) -> Self {
+    pub fn of(stream: &ReferenceStream) -> Self {
         let mut stack = Stack::new(stream.blocks());
         let mut distances = vec![0u64; stream.blocks() as usize];
         let mut found = Vec::with_capacity(AHEAD);
         for chunk in stream.packed().chunks(AHEAD) {
-            stack.announce(chunk.iter().map(|reference| Stream::unpack(*reference).0));
+            stack.announce(chunk.iter().map(|reference| ReferenceStream::unpack(*reference).0));
             for reference in chunk {
-                let (id, _) = Stream::unpack(*reference);
+                let (id, _) = ReferenceStream::unpack(*reference);
                 found.extend(stack.reference(id));
             }
             // All together, as each may have to wait for its line of memory.

@@ -1,6 +1,6 @@
 //! Caches simulated on traces: which policy, how much memory, where.
 //!
-//! A trace is read once and becomes a [`Stream`]: references to blocks with dense ids, as a server
+//! A trace is read once and becomes a [`ReferenceStream`]: references to blocks with dense ids, as a server
 //! sees them behind its clients' caches. Everything else runs over that, without a hash table.
 //!
 //! This crate may know traces, replacement policies and the demands of servers. It must not know files, clocks or threads,
@@ -8,8 +8,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`stream`] | [`Stream`]: what comes to the server's cache |
-//! | [`options`] | [`Options`]: block size, sharing, client caches, sampling |
+//! | [`stream`] | [`ReferenceStream`]: what comes to the server's cache |
+//! | [`options`] | [`ReferenceOptions`]: block size, sharing, client caches, sampling |
 //! | [`chunks`] | [`Chunks`]: where images may be cut, for a server that caches chunks |
 //! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance; [`whole()`](run::whole) requests |
 //! | [`opt`] | the best that any policy could do |
@@ -35,12 +35,12 @@ pub mod stream;
 mod table;
 pub mod tune;
 
-pub use budget::{Budget, Costs, Plan, Spending};
+pub use budget::{Budget, Costs, Spending, SpendingPlan};
 pub use chunks::{Chunks, Law};
 pub use curve::Curve;
-pub use options::{Options, Sharing};
-pub use run::{Outcome, Policy, WholeRequests, drive, run, whole};
+pub use options::{ReferenceOptions, Sharing};
+pub use run::{Outcome, SimulatedPolicy, WholeRequests, drive, run, whole};
 pub use server::{ClientPace, Crowd, ServerLoad, ServerOutcome, ServerSetup, serve};
 pub use shards::Estimate;
-pub use stream::Stream;
-pub use tune::{Advice, Question, tune};
+pub use stream::ReferenceStream;
+pub use tune::{Advice, TuningQuestion, tune};

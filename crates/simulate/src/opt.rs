@@ -5,18 +5,18 @@
 //! reference hits when the bit of its own place is set. The victim is the highest bit, which a
 //! bitmap with summaries finds in a few steps.
 
-use crate::stream::Stream;
+use crate::stream::ReferenceStream;
 
 const NEVER: u32 = u32::MAX;
 
 /// A set of places, whose highest is found fast.
 #[derive(Debug)]
-struct Places {
+struct PlaceSet {
     /// Bits, then one bit for each word of the level below, up to one word.
     levels: Vec<Vec<u64>>,
 }
 
-impl Places {
+impl PlaceSet {
     fn new(places: usize) -> Self {
         let mut levels = Vec::new();
         let mut bits = places.max(1);
@@ -78,7 +78,7 @@ impl Places {
 pub(crate) struct Opt {
     /// The place of the next reference to the same block, for each reference.
     next: Vec<u32>,
-    held: Places,
+    held: PlaceSet,
     /// How many blocks are held that are referenced again, and how many that are not.
     live: usize,
     dead: usize,
@@ -86,14 +86,14 @@ pub(crate) struct Opt {
 }
 
 impl Opt {
-    pub(crate) fn new(stream: &Stream, blocks: u32) -> Self {
+    pub(crate) fn new(stream: &ReferenceStream, blocks: u32) -> Self {
         let mut seen = vec![NEVER; stream.blocks() as usize];
         let mut next = vec![NEVER; stream.len()];
         for (at, reference) in stream.packed().iter().enumerate().rev() {
-            let (id, _) = Stream::unpack(*reference);
+            let (id, _) = ReferenceStream::unpack(*reference);
             next[at] = std::mem::replace(&mut seen[id as usize], at as u32);
         }
-        let held = Places::new(stream.len());
+        let held = PlaceSet::new(stream.len());
         Self { next, held, live: 0, dead: 0, blocks: blocks as usize }
     }
 

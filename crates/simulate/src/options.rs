@@ -25,7 +25,7 @@ pub enum Sharing {
 
 /// How a trace becomes references.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct ReferenceOptions {
     /// Bytes of a block: a power of two from 512 to 16 MiB.
     pub block: u32,
     /// Chunks are cached instead of blocks: a read is one reference to each that it touches. Excludes
@@ -47,7 +47,7 @@ pub struct Options {
     pub one_in: u32,
 }
 
-impl Default for Options {
+impl Default for ReferenceOptions {
     fn default() -> Self {
         Self {
             block: 4096,

@@ -2,7 +2,7 @@
 
 use crate::client::access;
 use crate::opt;
-use crate::stream::{AHEAD, Stream};
+use crate::stream::{AHEAD, ReferenceStream};
 use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::lru::Lru;
@@ -17,14 +17,14 @@ pub const CLASSES: usize = 32;
 
 /// A policy, or the best that any could do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Policy {
+pub enum SimulatedPolicy {
     /// One that a cache can have.
     Kind(PolicyKind),
     /// The one that knows the future: see [`opt`].
     Opt,
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for SimulatedPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kind(kind) => kind.fmt(f),
@@ -33,7 +33,7 @@ impl fmt::Display for Policy {
     }
 }
 
-impl FromStr for Policy {
+impl FromStr for SimulatedPolicy {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -86,28 +86,33 @@ impl Outcome {
 
 /// Runs a policy with `blocks` blocks over a stream; counts hits and misses by distance when
 /// `distances` is set. A cache of no blocks misses everything.
-pub fn run(policy: Policy, blocks: u32, stream: &Stream, distances: bool) -> Outcome {
+pub fn run(
+    policy: SimulatedPolicy,
+    blocks: u32,
+    stream: &ReferenceStream,
+    distances: bool,
+) -> Outcome {
     match (policy, blocks) {
-        (_, 0) => count(stream, distances, Asked(|_| false)),
-        (Policy::Opt, _) => count(stream, distances, opt::Opt::new(stream, blocks)),
-        (Policy::Kind(kind), _) => {
+        (_, 0) => count(stream, distances, HitFunction(|_| false)),
+        (SimulatedPolicy::Opt, _) => count(stream, distances, opt::Opt::new(stream, blocks)),
+        (SimulatedPolicy::Kind(kind), _) => {
             let room = Room::simulated(blocks, stream.blocks());
-            kind.visit(room, Run { blocks: blocks as usize, stream, distances })
+            kind.visit(room, ReferenceCount { blocks: blocks as usize, stream, distances })
         }
     }
 }
 
-struct Run<'a> {
+struct ReferenceCount<'a> {
     blocks: usize,
-    stream: &'a Stream,
+    stream: &'a ReferenceStream,
     distances: bool,
 }
 
-impl Visitor for Run<'_> {
+impl Visitor for ReferenceCount<'_> {
     type Output = Outcome;
 
     fn visit<A: Algorithm + 'static>(self, algorithm: A) -> Outcome {
-        count(self.stream, self.distances, Simulated { algorithm, blocks: self.blocks })
+        count(self.stream, self.distances, SimulatedCache { algorithm, blocks: self.blocks })
     }
 }
 
@@ -127,10 +132,10 @@ pub fn whole(
     policy: PolicyKind,
     blocks: u32,
     below: u32,
-    stream: &Stream,
+    stream: &ReferenceStream,
     ends: &[u32],
 ) -> WholeRequests {
-    struct Whole<'a>(usize, u32, &'a Stream, &'a [u32]);
+    struct Whole<'a>(usize, u32, &'a ReferenceStream, &'a [u32]);
     impl Visitor for Whole<'_> {
         type Output = WholeRequests;
         fn visit<A: Algorithm + 'static>(self, mut algorithm: A) -> WholeRequests {
@@ -161,12 +166,16 @@ pub fn whole(
 
 /// Counts what a cache says that is none of ours: `access` is called with the block of each reference
 /// in turn, and says whether that is a hit.
-pub fn drive(stream: &Stream, distances: bool, access: impl FnMut(u32) -> bool) -> Outcome {
-    count(stream, distances, Asked(access))
+pub fn drive(
+    stream: &ReferenceStream,
+    distances: bool,
+    access: impl FnMut(u32) -> bool,
+) -> Outcome {
+    count(stream, distances, HitFunction(access))
 }
 
 /// A cache that is told the references of a stream, in order.
-trait Cache {
+trait ReferencedCache {
     /// What will be referenced next. Looking it up in vain, one after the other and waiting for
     /// none, brings what is known of it near: what then is done with each of them does wait.
     fn announce(&mut self, _: &[u32]) {}
@@ -175,16 +184,16 @@ trait Cache {
     fn access(&mut self, at: usize, id: u32) -> bool;
 }
 
-struct Simulated<A> {
+struct SimulatedCache<A> {
     algorithm: A,
     blocks: usize,
 }
 
-impl<A: Algorithm> Cache for Simulated<A> {
+impl<A: Algorithm> ReferencedCache for SimulatedCache<A> {
     #[inline]
     fn announce(&mut self, references: &[u32]) {
         let held = references.iter().filter(|reference| {
-            let (id, _) = Stream::unpack(**reference);
+            let (id, _) = ReferenceStream::unpack(**reference);
             self.algorithm.holds(id)
         });
         black_box(held.count());
@@ -196,7 +205,7 @@ impl<A: Algorithm> Cache for Simulated<A> {
     }
 }
 
-impl Cache for opt::Opt {
+impl ReferencedCache for opt::Opt {
     #[inline]
     fn access(&mut self, at: usize, _: u32) -> bool {
         self.access(at)
@@ -204,9 +213,9 @@ impl Cache for opt::Opt {
 }
 
 /// A function that says whether a block hits.
-struct Asked<F>(F);
+struct HitFunction<F>(F);
 
-impl<F: FnMut(u32) -> bool> Cache for Asked<F> {
+impl<F: FnMut(u32) -> bool> ReferencedCache for HitFunction<F> {
     fn access(&mut self, _: usize, id: u32) -> bool {
         (self.0)(id)
     }
@@ -214,14 +223,14 @@ impl<F: FnMut(u32) -> bool> Cache for Asked<F> {
 
 /// Counts what a cache makes of each reference.
 #[inline]
-fn count(stream: &Stream, distances: bool, mut cache: impl Cache) -> Outcome {
+fn count(stream: &ReferenceStream, distances: bool, mut cache: impl ReferencedCache) -> Outcome {
     let mut counted = [[0u64; 2]; 2];
     let mut distances = distances.then(|| Distances::new(stream));
     let mut at = 0;
     for chunk in stream.packed().chunks(AHEAD) {
         cache.announce(chunk);
         for reference in chunk {
-            let (id, write) = Stream::unpack(*reference);
+            let (id, write) = ReferenceStream::unpack(*reference);
             let hit = cache.access(at, id);
             counted[usize::from(write)][usize::from(hit)] += 1;
             if let Some(distances) = &mut distances {
@@ -252,7 +261,7 @@ struct Distances {
 }
 
 impl Distances {
-    fn new(stream: &Stream) -> Self {
+    fn new(stream: &ReferenceStream) -> Self {
         let last = vec![u32::MAX; stream.blocks() as usize];
         Self { last, counted: [vec![0; CLASSES], vec![0; CLASSES]] }
     }

@@ -3,9 +3,9 @@
 use crate::bases::Bases;
 use crate::chunks::{BLOCK_BITS, Chunks};
 use crate::client::{self, Clients};
-use crate::options::{Options, Sharing};
+use crate::options::{ReferenceOptions, Sharing};
 use crate::shards::{Estimate, Shards};
-use crate::table::{self, Table, mix};
+use crate::table::{self, IdTable, mix};
 use block::{Error, Result};
 use std::collections::HashMap;
 use trace::{Header, Op, Request, Source};
@@ -25,7 +25,7 @@ const PARTIES: u32 = 1 << (63 - BLOCK_BITS);
 
 /// References to blocks, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stream {
+pub struct ReferenceStream {
     references: Vec<u32>,
     blocks: u32,
     /// References that the sample was taken from; 0 when not known.
@@ -44,7 +44,7 @@ pub struct Stream {
     pub one_in: u32,
 }
 
-impl Stream {
+impl ReferenceStream {
     /// Reads a trace to its end. Takes 4 bytes per reference that is kept, and while it reads 32
     /// bytes at most per distinct block.
     ///
@@ -52,7 +52,7 @@ impl Stream {
     /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) for options out of range and for
     /// a trace with more than 2^31 blocks or 2^19 pairs of a client and a disk, or with clients whose
     /// caches take too much memory.
-    pub fn read(source: &mut dyn Source, options: &Options) -> Result<Self> {
+    pub fn read(source: &mut dyn Source, options: &ReferenceOptions) -> Result<Self> {
         let mut builder = Builder::new(options)?;
         let mut batch = Vec::new();
         while source.read(&mut batch)? {
@@ -156,13 +156,13 @@ struct Space {
     cached: Option<u64>,
 }
 
-/// Builds a [`Stream`] from requests.
+/// Builds a [`ReferenceStream`] from requests.
 pub struct Builder {
-    options: Options,
+    options: ReferenceOptions,
     /// What a reference and a block are shifted by.
     per: u32,
     shift: u32,
-    ids: Table,
+    ids: IdTable,
     parties: HashMap<(u32, u32), u32>,
     /// Whether references of all clients to all blocks are kept, and under the number of the disk.
     is_plain: bool,
@@ -171,12 +171,12 @@ pub struct Builder {
     clients: Clients,
     bases: Bases,
     /// The keys that a party or disk has written, with [`Sharing::Image`] and [`Sharing::Base`].
-    written: Table,
+    written: IdTable,
     /// Where references go instead of into the stream, when they are only counted.
     shards: Option<Shards>,
     /// Keys of references to come, [`WRITE_KEY`] set for writes.
     pending: Vec<u64>,
-    stream: Stream,
+    stream: ReferenceStream,
 }
 
 impl Builder {
@@ -184,7 +184,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for options out of range.
-    pub fn new(options: &Options) -> Result<Self> {
+    pub fn new(options: &ReferenceOptions) -> Result<Self> {
         let block = options.block;
         let chunks = options.chunks.as_ref();
         if chunks.is_some() && (options.writes || options.per.is_some() || options.client.is_some())
@@ -217,7 +217,7 @@ impl Builder {
         Ok(Self {
             per: per.trailing_zeros(),
             shift: block.trailing_zeros(),
-            ids: Table::new(),
+            ids: IdTable::new(),
             parties: HashMap::new(),
             is_plain: matches!(options.sharing, Sharing::Disk | Sharing::Base)
                 && options.client.is_none()
@@ -226,13 +226,13 @@ impl Builder {
             latest: None,
             clients: Clients::new(options.client, client::ROOM),
             bases: Bases::default(),
-            written: Table::new(),
+            written: IdTable::new(),
             shards: None,
             pending: Vec::with_capacity(table::BATCH),
-            stream: Stream {
+            stream: ReferenceStream {
                 block: chunks.map_or(block, |chunks| chunks.grain() as u32),
                 one_in: options.one_in,
-                ..Stream::default()
+                ..ReferenceStream::default()
             },
             options: options.clone(),
         })
@@ -250,7 +250,7 @@ impl Builder {
     /// Adds what a request touches.
     ///
     /// # Errors
-    /// See [`Stream::read`].
+    /// See [`ReferenceStream::read`].
     pub fn push(&mut self, request: &Request) -> Result<()> {
         self.push_all(std::slice::from_ref(request))
     }
@@ -258,7 +258,7 @@ impl Builder {
     /// Adds what requests touch, faster than one by one.
     ///
     /// # Errors
-    /// See [`Stream::read`].
+    /// See [`ReferenceStream::read`].
     pub fn push_all(&mut self, requests: &[Request]) -> Result<()> {
         let (mut reads, mut writes) = (0, 0);
         for request in requests {
@@ -457,7 +457,7 @@ impl Builder {
     }
 
     /// An empty one that only counts what would be references: its stream has none.
-    pub(crate) fn counting(options: &Options, shards: Shards) -> Result<Self> {
+    pub(crate) fn counting(options: &ReferenceOptions, shards: Shards) -> Result<Self> {
         Ok(Self { shards: Some(shards), is_plain: false, ..Self::new(options)? })
     }
 
@@ -472,7 +472,7 @@ impl Builder {
     }
 
     /// The stream of what was added.
-    pub fn finish(mut self) -> Stream {
+    pub fn finish(mut self) -> ReferenceStream {
         self.stream.blocks = self.ids.len();
         self.stream
     }
@@ -480,16 +480,16 @@ impl Builder {
 impl Estimate {
     /// Reads a trace to its end, looking at so many blocks at most. Also tells what was read: a
     /// stream without references. Takes about 100 bytes per block that is looked at, and what clients'
-    /// caches and what is written to a shared image take: see [`Options`].
+    /// caches and what is written to a shared image take: see [`ReferenceOptions`].
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for fewer than 64 or more than 2^28 blocks, and what
-    /// [`Stream::read`] fails with.
+    /// [`ReferenceStream::read`] fails with.
     pub fn read(
         source: &mut dyn Source,
-        options: &Options,
+        options: &ReferenceOptions,
         samples: u32,
-    ) -> Result<(Self, Stream)> {
+    ) -> Result<(Self, ReferenceStream)> {
         let mut builder = Builder::counting(options, Shards::new(samples)?)?;
         let mut batch = Vec::new();
         while source.read(&mut batch)? {

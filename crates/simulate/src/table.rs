@@ -20,12 +20,12 @@ const LEAST: usize = 64;
 
 const FREE: u32 = u32::MAX;
 
-/// The most keys of [`Table::ids`].
+/// The most keys of [`IdTable::ids`].
 pub(crate) const BATCH: usize = 256;
 
 /// Ids for keys. Takes 16 to 32 bytes per key.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct IdTable {
     /// The ids: a power of two of slots, at most half of them taken.
     slots: Vec<u32>,
     /// The key of each id.
@@ -48,7 +48,7 @@ pub(crate) const fn mix(key: u64) -> u64 {
     (key ^ (key >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-impl Table {
+impl IdTable {
     pub(crate) fn new() -> Self {
         Self { slots: vec![FREE; LEAST], keys: Vec::new(), shift: shift(LEAST) }
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn keys_in_equal_steps_get_ids_like_all_others() {
         for step in [1, 15, 16, 17, 256, 1 << 20] {
-            let mut table = Table::new();
+            let mut table = IdTable::new();
             for pass in 0..2 {
                 for number in 0..20_000 {
                     let id = table.id(number * step).ok();
@@ -236,7 +236,7 @@ mod tests {
                 (0..long as u64).map(move |number| (start + number) * step)
             };
             let keys: Vec<u64> = runs.into_iter().flat_map(run).collect();
-            let (mut table, mut known) = (Table::new(), HashMap::new());
+            let (mut table, mut known) = (IdTable::new(), HashMap::new());
             let (mut rest, mut sizes) = (&keys[..], sizes.iter().cycle());
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(rest.len().min(*sizes.next().unwrap()));

@@ -7,8 +7,8 @@
 //! miss whatever the policy, and how many there are is known of the whole: only the other misses are
 //! estimated.
 
-use crate::run::{Policy, run};
-use crate::stream::Stream;
+use crate::run::{SimulatedPolicy, run};
+use crate::stream::ReferenceStream;
 use block::{Error, Result};
 use cache::PolicyKind;
 use serde::Serialize;
@@ -20,7 +20,7 @@ const WORTH: f64 = 0.001;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct TuningQuestion {
     /// Blocks of the cache; at least one.
     pub blocks: u32,
     /// The policies to choose from, with their parameters.
@@ -31,7 +31,7 @@ pub struct Question {
     pub samples: u32,
 }
 
-impl Question {
+impl TuningQuestion {
     /// The usual: one block of 64, eight times, all policies for servers.
     pub fn new(blocks: u32) -> Self {
         Self { blocks, policies: candidates(), one_in: 64, samples: 8 }
@@ -158,7 +158,7 @@ pub fn candidates() -> Vec<PolicyKind> {
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when there is nothing to choose from or no reference.
-pub fn tune(stream: &Stream, question: &Question) -> Result<Advice> {
+pub fn tune(stream: &ReferenceStream, question: &TuningQuestion) -> Result<Advice> {
     if question.policies.is_empty() || stream.is_empty() || question.blocks == 0 {
         return Err(Error::invalid(
             "nothing to choose from: give policies, a cache of a block or more, and a trace that reads",
@@ -166,15 +166,15 @@ pub fn tune(stream: &Stream, question: &Question) -> Result<Advice> {
     }
     let one_in = question.one_in.min(question.blocks / FEWEST).max(1);
     let samples = question.samples.clamp(1, one_in);
-    let streams: Vec<Stream> =
+    let streams: Vec<ReferenceStream> =
         (0..samples).map(|number| stream.sample_number(one_in, number)).collect();
     let small = (question.blocks / one_in).max(1);
     let all = stream.len() as f64;
     let first = f64::from(stream.blocks());
     let judge = |policy: PolicyKind| {
         let small_policy = policy.in_miniature(one_in);
-        let ratio = |sample: &Stream| {
-            let outcome = run(Policy::Kind(small_policy), small, sample, false);
+        let ratio = |sample: &ReferenceStream| {
+            let outcome = run(SimulatedPolicy::Kind(small_policy), small, sample, false);
             let again = (outcome.misses - outcome.cold) as f64 * f64::from(one_in);
             1.0 - (first + again) / all
         };
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn nothing_is_recommended_where_nothing_is_gained() {
         // Every block once: no policy hits anything.
-        let once = Stream::of_reads((0..50_000).collect());
-        let advice = tune(&once, &Question::new(8192)).unwrap();
+        let once = ReferenceStream::of_reads((0..50_000).collect());
+        let advice = tune(&once, &TuningQuestion::new(8192)).unwrap();
         assert_eq!((advice.recommended(), advice.best().hit_ratio), (None, advice.usual.hit_ratio));
         // A fifth of all reads are of blocks that come back after four times as many others as the cache holds:
         // those who count uses keep them.
@@ -238,8 +238,8 @@ mod tests {
             0 => spread(at) % 6000,
             rest => 6000 + at / 5 * 4 + rest - 1,
         };
-        let counting = Stream::of_reads((0..400_000).map(read).collect());
-        let advice = tune(&counting, &Question::new(8192)).unwrap();
+        let counting = ReferenceStream::of_reads((0..400_000).map(read).collect());
+        let advice = tune(&counting, &TuningQuestion::new(8192)).unwrap();
         let best = advice.recommended().unwrap();
         assert!(best.hit_ratio > advice.usual.hit_ratio + 0.01, "{best:?}");
     }

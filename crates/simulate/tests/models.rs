@@ -6,27 +6,28 @@ use cache::PolicyKind;
 use proptest::prelude::*;
 use simulate::shards::Shards;
 use simulate::{
-    Budget, Chunks, Costs, Curve, Law, Options, Policy, Question, Sharing, Stream, run, tune, whole,
+    Budget, Chunks, Costs, Curve, Law, ReferenceOptions, ReferenceStream, Sharing, SimulatedPolicy,
+    TuningQuestion, run, tune, whole,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
-use trace::{Disk, Header, Memory, Op, Request};
+use trace::{Header, Memory, Op, Request, TraceDisk};
 
 /// Ids that are dense in order of their first appearance.
-fn dense(keys: Vec<u32>) -> Stream {
+fn dense(keys: Vec<u32>) -> ReferenceStream {
     let mut ids = HashMap::new();
     let id = |key: &u32| {
         let next = ids.len() as u32;
         *ids.entry(*key).or_insert(next)
     };
-    Stream::of_reads(keys.iter().map(id).collect())
+    ReferenceStream::of_reads(keys.iter().map(id).collect())
 }
 
-fn stream() -> impl Strategy<Value = Stream> {
+fn stream() -> impl Strategy<Value = ReferenceStream> {
     let key = prop_oneof![3 => 0u32..6, 2 => 0u32..20, 1 => 0u32..60];
     prop::collection::vec(key, 1..400).prop_map(dense)
 }
 
-fn lru_hits(stream: &Stream, blocks: usize) -> u64 {
+fn lru_hits(stream: &ReferenceStream, blocks: usize) -> u64 {
     let mut order = VecDeque::new();
     let mut hits = 0;
     for (id, _) in stream.references() {
@@ -42,7 +43,7 @@ fn lru_hits(stream: &Stream, blocks: usize) -> u64 {
 }
 
 /// Belady's rule, looking ahead at every eviction.
-fn best_hits(stream: &Stream, blocks: usize) -> u64 {
+fn best_hits(stream: &ReferenceStream, blocks: usize) -> u64 {
     let ids: Vec<u32> = stream.references().map(|(id, _)| id).collect();
     let mut held: Vec<u32> = Vec::new();
     let mut hits = 0;
@@ -78,7 +79,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 /// reads, and how many their own caches answer.
 fn asked_for(
     requests: &[Request],
-    options: &Options,
+    options: &ReferenceOptions,
     bases: [&str; 2],
 ) -> (Vec<(String, bool)>, [u64; 2]) {
     let mut written = HashSet::new();
@@ -138,7 +139,7 @@ proptest! {
         for blocks in 1..40u32 {
             let hits = lru_hits(&stream, blocks as usize);
             prop_assert_eq!(curve.hits(blocks), hits);
-            let simulated = run(Policy::Kind(PolicyKind::Lru), blocks, &stream, false);
+            let simulated = run(SimulatedPolicy::Kind(PolicyKind::Lru), blocks, &stream, false);
             prop_assert_eq!(simulated.hits, hits);
             let ratio = curve.hit_ratios(&[u64::from(blocks)])[0];
             prop_assert!((ratio - simulated.hit_ratio()).abs() < 1e-12);
@@ -173,15 +174,15 @@ proptest! {
 
     #[test]
     fn the_best_is_beladys(stream in stream(), blocks in 1u32..24) {
-        let outcome = run(Policy::Opt, blocks, &stream, false);
+        let outcome = run(SimulatedPolicy::Opt, blocks, &stream, false);
         prop_assert_eq!(outcome.hits, best_hits(&stream, blocks as usize));
     }
 
     #[test]
     fn no_policy_beats_the_best(stream in stream(), blocks in 1u32..24) {
-        let best = run(Policy::Opt, blocks, &stream, false).hits;
+        let best = run(SimulatedPolicy::Opt, blocks, &stream, false).hits;
         for kind in PolicyKind::all() {
-            let outcome = run(Policy::Kind(kind), blocks, &stream, true);
+            let outcome = run(SimulatedPolicy::Kind(kind), blocks, &stream, true);
             prop_assert!(outcome.hits <= best, "{} beats it", kind);
             prop_assert_eq!(outcome.hits + outcome.misses, stream.len() as u64);
             prop_assert_eq!(outcome.split(5).iter().sum::<u64>(), stream.len() as u64 - outcome.cold);
@@ -200,11 +201,11 @@ proptest! {
         ]),
     ) {
         let client = client.map(|blocks| (PolicyKind::Lru, blocks));
-        let options = Options { block, chunks: None, per, writes, sharing, client, one_in: 1 };
-        let disk = |base: &str| Disk { base: base.to_owned(), ..Disk::default() };
+        let options = ReferenceOptions { block, chunks: None, per, writes, sharing, client, one_in: 1 };
+        let disk = |base: &str| TraceDisk { base: base.to_owned(), ..TraceDisk::default() };
         let header = Header { disks: bases.map(disk).to_vec(), ..Header::default() };
         let mut source = Memory::new(header, requests.clone());
-        let stream = Stream::read(&mut source, &options).unwrap();
+        let stream = ReferenceStream::read(&mut source, &options).unwrap();
         let mut ids = HashMap::new();
         let (asked, reads) = asked_for(&requests, &options, bases);
         prop_assert_eq!([stream.client_reads, stream.client_hits], reads);
@@ -225,7 +226,7 @@ proptest! {
 fn a_read_of_a_recording_is_a_look_up_in_each_chunk_that_it_touches() {
     let chunks = Chunks::new(120 << 10, Law { least: 8, mean: 24, most: 64 }).unwrap();
     let (_, second) = chunks.at(0);
-    let disk = |base: &str| Disk { base: base.to_owned(), ..Disk::default() };
+    let disk = |base: &str| TraceDisk { base: base.to_owned(), ..TraceDisk::default() };
     let header = Header { disks: vec![disk("a"), disk("a"), disk("b")], ..Header::default() };
     let request = |disk, op, offset, length| Request {
         client: disk,
@@ -243,17 +244,17 @@ fn a_read_of_a_recording_is_a_look_up_in_each_chunk_that_it_touches() {
         request(0, Op::Read, second, 4096), // private: from the disk's own file
         request(0, Op::Read, second - 4096, 12_288), // both again, around it
     ];
-    let options = Options { chunks: Some(chunks), ..Options::default() };
-    let stream = Stream::read(&mut Memory::new(header, requests), &options).unwrap();
+    let options = ReferenceOptions { chunks: Some(chunks), ..ReferenceOptions::default() };
+    let stream = ReferenceStream::read(&mut Memory::new(header, requests), &options).unwrap();
     let ids: Vec<u32> = stream.references().map(|(id, _)| id).collect();
     assert_eq!(ids, [0, 1, 1, 2, 0, 1]);
     assert_eq!((stream.block, stream.requests), (120 << 10, 6));
-    let wrong = Options { writes: true, ..options };
-    assert!(Stream::read(&mut Memory::new(Header::default(), vec![]), &wrong).is_err());
+    let wrong = ReferenceOptions { writes: true, ..options };
+    assert!(ReferenceStream::read(&mut Memory::new(Header::default(), vec![]), &wrong).is_err());
 }
 
 /// A load whose hit ratio grows slowly with size: a walk over blocks of very different popularity.
-fn popular(references: u32, blocks: f64) -> Stream {
+fn popular(references: u32, blocks: f64) -> ReferenceStream {
     let mut state = 7u64;
     let mut random = || {
         state =
@@ -316,7 +317,7 @@ fn budget(memory: u64) -> Budget {
         memory,
         blocks: vec![4096, 65_536],
         shares: vec![0.0, 0.25, 0.5],
-        options: Options::default(),
+        options: ReferenceOptions::default(),
         costs: Costs { trip: 1e-3, trip_rate: 1e9, fetch: 10e-3, fetch_rate: 1e8 },
         one_in: 8,
         samples: 4,
@@ -354,7 +355,7 @@ fn small_blocks_are_chosen_where_little_of_a_large_one_is_read() {
 #[test]
 fn tuning_sees_a_loop_that_lru_loses() {
     let stream = dense((0..400_000u32).map(|at| at % 20_000).collect());
-    let advice = tune(&stream, &Question::new(16_384)).unwrap();
+    let advice = tune(&stream, &TuningQuestion::new(16_384)).unwrap();
     assert!(advice.lru.hit_ratio < 0.02, "{:?}", advice.lru);
     assert!(advice.best().hit_ratio > 0.5, "{:?}", advice.best());
     assert!(advice.saved() > 0.5);
@@ -363,18 +364,24 @@ fn tuning_sees_a_loop_that_lru_loses() {
 
 #[test]
 fn what_cannot_be_simulated_is_refused() {
-    let read = |options: Options, request: Request| {
+    let read = |options: ReferenceOptions, request: Request| {
         let mut source = Memory::new(Header::default(), vec![request]);
-        Stream::read(&mut source, &options).unwrap_err().to_string()
+        ReferenceStream::read(&mut source, &options).unwrap_err().to_string()
     };
     let request = Request { length: 1, ..Request::default() };
-    assert!(read(Options { block: 5000, ..Options::default() }, request).contains("power of two"));
-    assert!(read(Options { one_in: 0, ..Options::default() }, request).contains("one in 0"));
+    assert!(
+        read(ReferenceOptions { block: 5000, ..ReferenceOptions::default() }, request)
+            .contains("power of two")
+    );
+    assert!(
+        read(ReferenceOptions { one_in: 0, ..ReferenceOptions::default() }, request)
+            .contains("one in 0")
+    );
     let far = Request { offset: (1 << 62) - 1, ..request };
-    assert!(read(Options::default(), far).contains("use larger blocks"));
-    let empty = Stream::of_reads(Vec::new());
-    assert!(tune(&empty, &Question::new(100)).is_err());
-    assert_eq!(run(Policy::Opt, 0, &dense(vec![1, 1]), false).hits, 0);
+    assert!(read(ReferenceOptions::default(), far).contains("use larger blocks"));
+    let empty = ReferenceStream::of_reads(Vec::new());
+    assert!(tune(&empty, &TuningQuestion::new(100)).is_err());
+    assert_eq!(run(SimulatedPolicy::Opt, 0, &dense(vec![1, 1]), false).hits, 0);
 }
 
 #[test]
@@ -382,7 +389,7 @@ fn a_disk_beyond_what_can_be_simulated_is_refused_and_never_taken_for_another() 
     let read = |disk| {
         let request = Request { disk, length: 4096, ..Request::default() };
         let mut source = Memory::new(Header::default(), vec![request]);
-        Stream::read(&mut source, &Options::default())
+        ReferenceStream::read(&mut source, &ReferenceOptions::default())
     };
     assert_eq!(read((1 << 19) - 1).unwrap().len(), 1);
     assert!(read(1 << 19).unwrap_err().message().contains("disk 524288"));

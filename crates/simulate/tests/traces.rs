@@ -9,9 +9,11 @@
 
 use cache::PolicyKind;
 use simulate::stream::Builder;
-use simulate::{Curve, Options, Policy, Question, Sharing, Stream, run, tune};
+use simulate::{
+    Curve, ReferenceOptions, ReferenceStream, Sharing, SimulatedPolicy, TuningQuestion, run, tune,
+};
 use std::path::{Path, PathBuf};
-use trace::{Format, OpenOptions, Request};
+use trace::{Format, OpenTraceOptions, Request};
 
 const MIB: u32 = 256;
 
@@ -31,8 +33,12 @@ fn traces() -> Option<PathBuf> {
 /// A trace: its file, and the sectors that align its partition.
 fn requests(dir: &Path, file: &str, sectors: u64) -> Vec<Request> {
     let format = file.ends_with("w106.trace.xz").then_some(Format::Ids32); // ids say nothing of themselves
-    let options =
-        OpenOptions { format, shift: sectors * 512, sort: true, ..OpenOptions::default() };
+    let options = OpenTraceOptions {
+        format,
+        shift: sectors * 512,
+        sort: true,
+        ..OpenTraceOptions::default()
+    };
     let mut source = trace::open(&dir.join(file), &options).unwrap();
     let (mut all, mut batch) = (Vec::new(), Vec::new());
     while source.read(&mut batch).unwrap() {
@@ -60,13 +66,14 @@ fn split(requests: &[Request], client: u32) -> Vec<Request> {
 
 /// Three desktops, each behind an LRU cache of 1 MiB, their references interleaved in proportion to
 /// their lengths, 16 at a time.
-fn desktops(dir: &Path) -> Stream {
+fn desktops(dir: &Path) -> ReferenceStream {
     let files = [("P3", 0), ("P6", 4), ("P12", 7)];
     let of = |(client, (name, shift)): (usize, &(&str, u64))| {
         split(&requests(dir, &format!("arc/{name}.lis.zst"), *shift), client as u32)
     };
     let clients: Vec<Vec<Request>> = files.iter().enumerate().map(of).collect();
-    let options = Options { client: Some((PolicyKind::Lru, MIB)), ..Options::default() };
+    let options =
+        ReferenceOptions { client: Some((PolicyKind::Lru, MIB)), ..ReferenceOptions::default() };
     let mut builder = Builder::new(&options).unwrap();
     let total: usize = clients.iter().map(Vec::len).sum();
     let mut at = vec![0; clients.len()];
@@ -103,12 +110,12 @@ fn three_desktops_behind_their_caches_give_the_known_figures() {
         let blocks = mib * MIB;
         let ratio = curve.hit_ratios(&[u64::from(blocks)])[0];
         assert_percent(&format!("LRU {mib} MiB"), ratio, lru, 0.0051);
-        let outcome = run(Policy::Opt, blocks, &stream, false);
+        let outcome = run(SimulatedPolicy::Opt, blocks, &stream, false);
         assert_percent(&format!("best {mib} MiB"), outcome.hit_ratio(), best, 0.0051);
     }
     // Misses of references at a distance of more than 32 k, at 256 MiB.
-    let lru = run(Policy::Kind(PolicyKind::Lru), 256 * MIB, &stream, true).split(15);
-    let fmpq = run(Policy::Kind(PolicyKind::FMPQ), 256 * MIB, &stream, true).split(15);
+    let lru = run(SimulatedPolicy::Kind(PolicyKind::Lru), 256 * MIB, &stream, true).split(15);
+    let fmpq = run(SimulatedPolicy::Kind(PolicyKind::FMPQ), 256 * MIB, &stream, true).split(15);
     assert_eq!((lru[1], lru[3]), (0, 981_489));
     assert!(fmpq[3].abs_diff(702_363) < 400, "{} long misses of FMPQ", fmpq[3]);
     // From one block of 16.
@@ -154,9 +161,9 @@ fn five_guests_of_one_image_give_the_known_figures() {
         (Sharing::Image, true, 190_051, 103_549, [0.030, 0.059, 0.115, 0.227, 0.261, 0.361, 0.401]),
     ];
     let sizes: Vec<u64> = (2..9).map(|power| 256 << power).collect();
-    let mut shared = Stream::default();
+    let mut shared = ReferenceStream::default();
     for (sharing, writes, references, blocks, expected) in cases {
-        let options = Options { sharing, writes, ..Options::default() };
+        let options = ReferenceOptions { sharing, writes, ..ReferenceOptions::default() };
         let mut builder = Builder::new(&options).unwrap();
         all.iter().for_each(|request| builder.push(request).unwrap());
         let stream = builder.finish();
@@ -258,7 +265,7 @@ fn the_usual_policy_is_the_best_over_all_loads_and_never_far_behind_lru() {
     // By policy and share: what is saved of LRU's misses, over the cells.
     let mut saved = vec![[const { Vec::new() }; SHARES.len()]; policies.len()];
     let mut worst = vec![0.0f64; policies.len()];
-    let mut tell = |name: &str, stream: &Stream, whole: bool| {
+    let mut tell = |name: &str, stream: &ReferenceStream, whole: bool| {
         let curve = Curve::of(stream);
         for (column, share) in SHARES.iter().enumerate() {
             let blocks = (u64::from(stream.blocks()) * share / 100) as u32;
@@ -271,7 +278,7 @@ fn the_usual_policy_is_the_best_over_all_loads_and_never_far_behind_lru() {
                 if *policy != usual && !compared {
                     continue;
                 }
-                let outcome = run(Policy::Kind(*policy), blocks, stream, false);
+                let outcome = run(SimulatedPolicy::Kind(*policy), blocks, stream, false);
                 let more = outcome.misses as f64 / lru as f64 - 1.0;
                 saved[row][column].push((-more, compared));
                 worst[row] = worst[row].max(more);
@@ -287,7 +294,8 @@ fn the_usual_policy_is_the_best_over_all_loads_and_never_far_behind_lru() {
         let clients: &[u32] = if file.contains("lirs") { &[0] } else { &[0, MIB, 16 * MIB] };
         for client in clients {
             let cache = (*client > 0).then_some((PolicyKind::Lru, *client));
-            let options = Options { block, sharing, client: cache, ..Options::default() };
+            let options =
+                ReferenceOptions { block, sharing, client: cache, ..ReferenceOptions::default() };
             let mut builder = Builder::new(&options).unwrap();
             requests.iter().for_each(|request| builder.push(request).unwrap());
             tell(&format!("{file} {client}"), &builder.finish(), whole_table());
@@ -348,7 +356,7 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
             // OLTP numbers pages as if they were sectors.
             let block = if file.contains("OLTP") { 512 } else { 4096 };
             let client = Some((PolicyKind::Lru, client * MIB));
-            let options = Options { block, client, ..Options::default() };
+            let options = ReferenceOptions { block, client, ..ReferenceOptions::default() };
             let mut builder = Builder::new(&options).unwrap();
             requests.iter().for_each(|request| builder.push(request).unwrap());
             let stream = builder.finish();
@@ -358,14 +366,15 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
                 if stream.blocks() <= blocks {
                     continue;
                 }
-                let advice = tune(&stream, &Question::new(blocks)).unwrap();
+                let advice = tune(&stream, &TuningQuestion::new(blocks)).unwrap();
                 for candidate in advice.candidates.iter().filter(|c| judged.contains(&c.policy)) {
-                    let outcome = run(Policy::Kind(candidate.policy), blocks, &stream, false);
+                    let outcome =
+                        run(SimulatedPolicy::Kind(candidate.policy), blocks, &stream, false);
                     let off = (outcome.hit_ratio() - candidate.hit_ratio).abs();
                     within += u32::from(off <= candidate.error);
                     intervals += 1;
                 }
-                let best = run(Policy::Kind(advice.best().policy), blocks, &stream, false);
+                let best = run(SimulatedPolicy::Kind(advice.best().policy), blocks, &stream, false);
                 let lru = stream.len() as u64 - curve.hits(blocks);
                 let less = 1.0 - best.misses as f64 / lru.max(1) as f64;
                 println!(

@@ -28,11 +28,11 @@ pub const DEPTHS: usize = 32;
 /// How long reading chunks took, by how many others were being read when each began; the last place
 /// is for all that are more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Loads(pub [Load; DEPTHS]);
+pub struct Loads(pub [LoadsAtDepth; DEPTHS]);
 
 /// Chunks that began to be read beside as many others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Load {
+pub struct LoadsAtDepth {
     /// Chunks.
     pub count: u64,
     /// The sum of their times, in nanoseconds.
@@ -108,7 +108,7 @@ impl LiveStoreCounters {
             chunk_failures: self.failures.load(Ordering::Relaxed),
             chunks_moved: self.moved.load(Ordering::Relaxed),
             healed: self.healed.load(Ordering::Relaxed),
-            loads: Loads(self.loads.each_ref().map(|(count, nanos)| Load {
+            loads: Loads(self.loads.each_ref().map(|(count, nanos)| LoadsAtDepth {
                 count: count.load(Ordering::Relaxed),
                 nanos: nanos.load(Ordering::Relaxed),
             })),

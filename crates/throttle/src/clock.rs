@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 /// Tells the time and waits for it.
 #[async_trait]
-pub trait Clock: Debug + Send + Sync {
+pub trait ThrottleClock: Debug + Send + Sync {
     /// Nanoseconds since some moment.
     fn now(&self) -> Nanos;
 
@@ -46,7 +46,7 @@ impl Default for Precise {
 }
 
 #[async_trait]
-impl Clock for Precise {
+impl ThrottleClock for Precise {
     fn now(&self) -> Nanos {
         self.start.elapsed().as_nanos() as Nanos
     }

@@ -1,21 +1,21 @@
 //! The device.
 
-use crate::clock::Clock;
+use crate::clock::ThrottleClock;
 use crate::faults::Faults;
-use crate::tally::{Counters, Tally};
+use crate::tally::{LiveThrottleCounters, ThrottleCounters};
 use async_trait::async_trait;
 use block::{Attempt, Device, Durability, Error, Result, Sink, Span, ZeroMode};
 use parking_lot::Mutex;
 use schedule::model::disk::Travel;
-use schedule::{Disk, Model, Nanos, Op, Random, Request, SECTOR};
+use schedule::{DiskRequest, Model, ModelledDisk, Nanos, Op, Random, SECTOR};
 use std::sync::Arc;
 
-/// Bounds of [`Setup::times`]. Model time in nanoseconds then lasts for 5 years and more.
+/// Bounds of [`ThrottleSetup::times`]. Model time in nanoseconds then lasts for 5 years and more.
 const TIMES: std::ops::RangeInclusive<f64> = 0.01..=1000.0;
 
 /// What a device is to be like.
 #[derive(Debug)]
-pub struct Setup {
+pub struct ThrottleSetup {
     /// The disk.
     pub model: Box<dyn Model>,
     /// How many times as long everything takes, 0.01 to 1000; 1 is real time.
@@ -33,15 +33,15 @@ pub struct Setup {
 /// from the deadline of the request before, not from when that was answered, so lateness does not add
 /// up.
 pub struct Throttle {
-    clock: Arc<dyn Clock>,
+    clock: Arc<dyn ThrottleClock>,
     times: f64,
     faults: Faults,
-    tally: Tally,
-    state: Mutex<State>,
+    tally: LiveThrottleCounters,
+    state: Mutex<ModelledState>,
 }
 
-struct State {
-    disk: Disk,
+struct ModelledState {
+    disk: ModelledDisk,
     /// When each of the disk's servers is free, in the model's time.
     free: Vec<Nanos>,
     random: Random,
@@ -59,7 +59,7 @@ impl Throttle {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when the setup makes no sense.
-    pub fn new(clock: Arc<dyn Clock>, setup: Setup) -> Result<Self> {
+    pub fn new(clock: Arc<dyn ThrottleClock>, setup: ThrottleSetup) -> Result<Self> {
         if !TIMES.contains(&setup.times) {
             let text = format!("times is {}; give 0.01 to 1000", setup.times);
             return Err(Error::invalid(text));
@@ -71,8 +71,8 @@ impl Throttle {
             clock,
             times: setup.times,
             faults: setup.faults,
-            tally: Tally::default(),
-            state: Mutex::new(State { disk: Disk::new(setup.model), free, random }),
+            tally: LiveThrottleCounters::default(),
+            state: Mutex::new(ModelledState { disk: ModelledDisk::new(setup.model), free, random }),
         })
     }
 
@@ -82,7 +82,7 @@ impl Throttle {
     }
 
     /// What it did so far, and how late.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ThrottleCounters {
         self.tally.counters()
     }
 
@@ -100,7 +100,7 @@ impl Throttle {
         let start = span.offset() / SECTOR % capacity;
         let sectors = span.end().div_ceil(SECTOR) - span.offset() / SECTOR;
         let sectors = sectors.min(capacity - start).min(u64::from(u32::MAX)) as u32;
-        let request = Request { op, start, sectors, ..Request::default() };
+        let request = DiskRequest { op, start, sectors, ..DiskRequest::default() };
         // There is at least one server: the constructor sees to it.
         let earliest = state.free.iter_mut().min();
         let Some(free) = earliest else { return Fate { due: 0, fails } };
@@ -196,7 +196,7 @@ mod tests {
     struct Virtual(AtomicU64);
 
     #[async_trait]
-    impl Clock for Virtual {
+    impl ThrottleClock for Virtual {
         fn now(&self) -> Nanos {
             self.0.load(Ordering::SeqCst)
         }
@@ -206,9 +206,9 @@ mod tests {
         }
     }
 
-    fn setup(profile: &str, times: f64, faults: Faults) -> Setup {
+    fn setup(profile: &str, times: f64, faults: Faults) -> ThrottleSetup {
         let model = Profile::named(profile).unwrap().model().unwrap();
-        Setup { model, times, faults, seed: 1 }
+        ThrottleSetup { model, times, faults, seed: 1 }
     }
 
     /// A device as large as the seed's disk, without room for its bytes.

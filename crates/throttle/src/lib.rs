@@ -6,16 +6,16 @@
 //! | module | concept |
 //! |---|---|
 //! | [`layer`] | [`Throttle`], a modelled disk in use; [`Throttled`], a device behind it |
-//! | [`clock`] | [`Clock`], which tells and waits; [`Precise`], the machine's own |
+//! | [`clock`] | [`ThrottleClock`], which tells and waits; [`Precise`], the machine's own |
 //! | [`faults`] | [`Faults`]: errors, bad ranges, stalls |
-//! | [`tally`] | [`Counters`]: what was done, and how late |
+//! | [`tally`] | [`ThrottleCounters`]: what was done, and how late |
 
 pub mod clock;
 pub mod faults;
 pub mod layer;
 pub mod tally;
 
-pub use clock::{Clock, Precise};
+pub use clock::{Precise, ThrottleClock};
 pub use faults::{Faults, Stall};
-pub use layer::{Setup, Throttle, Throttled};
-pub use tally::Counters;
+pub use layer::{Throttle, ThrottleSetup, Throttled};
+pub use tally::ThrottleCounters;

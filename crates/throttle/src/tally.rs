@@ -9,7 +9,7 @@ const LATE: Nanos = 1_000_000;
 
 /// What a throttle did since it was made.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Counters {
+pub struct ThrottleCounters {
     /// Reads and writes.
     pub requests: u64,
     /// Of them, those that were made to fail.
@@ -27,9 +27,9 @@ pub struct Counters {
 
 /// Counts.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Mutex<(Counters, f64)>);
+pub(crate) struct LiveThrottleCounters(Mutex<(ThrottleCounters, f64)>);
 
-impl Tally {
+impl LiveThrottleCounters {
     /// A request was answered so long after it was due.
     pub(crate) fn answered(&self, lateness: Nanos, failed: bool) {
         let (counters, sum) = &mut *self.0.lock();
@@ -45,7 +45,7 @@ impl Tally {
         self.0.lock().0.stalls += 1;
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> ThrottleCounters {
         self.0.lock().0
     }
 }

@@ -10,7 +10,7 @@ use block::{Action, Answered, Observer, Span};
 use std::path::Path;
 use tokio::time::Instant;
 use trace::record::{Collector, Recorder};
-use trace::{Disk, Effort, Header, OpenOptions, Request, create, open};
+use trace::{Effort, Header, OpenTraceOptions, Request, TraceDisk, create, open};
 
 /// Seconds of processor time that this process has used.
 fn cpu() -> f64 {
@@ -20,7 +20,7 @@ fn cpu() -> f64 {
 
 fn read(path: &Path) -> (u64, u64, f64) {
     let before = cpu();
-    let mut source = open(path, &OpenOptions::default()).unwrap();
+    let mut source = open(path, &OpenTraceOptions::default()).unwrap();
     let (mut batch, mut requests, mut sum) = (Vec::new(), 0, 0u64);
     while source.read(&mut batch).unwrap() {
         requests += batch.len() as u64;
@@ -51,7 +51,7 @@ fn record(batch: usize) {
     const CONNECTIONS: usize = 8;
     let recorder = Recorder::new(0);
     let logs: Vec<_> =
-        (0..CONNECTIONS).map(|n| recorder.log(format!("{n}"), Disk::default())).collect();
+        (0..CONNECTIONS).map(|n| recorder.log(format!("{n}"), TraceDisk::default())).collect();
     let mut collector = Collector::new(recorder, std::io::sink(), "sink", u64::MAX, "").unwrap();
     let requests: Vec<Answered> = (0..REQUESTS as u64)
         .map(|i| {
@@ -103,7 +103,7 @@ fn main() {
         let (requests, _, seconds) = read(path);
         line(&format!("{name}: read"), requests, seconds, size(path));
         let (mut all, mut batch) = (Vec::new(), Vec::new());
-        let mut source = open(path, &OpenOptions::default()).unwrap();
+        let mut source = open(path, &OpenTraceOptions::default()).unwrap();
         while source.read(&mut batch).unwrap() {
             all.extend_from_slice(&batch);
         }

@@ -184,29 +184,29 @@ impl Drop for Partial {
 }
 
 /// Where bytes go, and what has to be done at the end.
-trait Sink: Write {
+trait OutputSink: Write {
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
-impl Sink for File {
+impl OutputSink for File {
     fn finish(self: Box<Self>) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl Sink for io::Stdout {
+impl OutputSink for io::Stdout {
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.flush()
     }
 }
 
-impl Sink for flate2::write::GzEncoder<File> {
+impl OutputSink for flate2::write::GzEncoder<File> {
     fn finish(self: Box<Self>) -> io::Result<()> {
         (*self).finish().map(drop)
     }
 }
 
-impl Sink for zstd::Encoder<'static, File> {
+impl OutputSink for zstd::Encoder<'static, File> {
     fn finish(self: Box<Self>) -> io::Result<()> {
         (*self).finish().map(drop)
     }
@@ -214,7 +214,7 @@ impl Sink for zstd::Encoder<'static, File> {
 
 impl Packing {
     /// Compresses on the way.
-    fn sink(self, file: File) -> io::Result<Box<dyn Sink>> {
+    fn sink(self, file: File) -> io::Result<Box<dyn OutputSink>> {
         Ok(match self {
             Self::None => Box::new(file),
             Self::Gzip => {
@@ -227,7 +227,7 @@ impl Packing {
 
 fn write(
     source: &mut dyn Source,
-    out: Box<dyn Sink>,
+    out: Box<dyn OutputSink>,
     path: &Path,
     options: &ExportOptions,
 ) -> Result<Exported> {
@@ -244,7 +244,7 @@ fn write(
         }
     };
     let out = out.into_inner().map_err(io::IntoInnerError::into_error);
-    out.and_then(Sink::finish).map_err(|e| Error::io(path.display(), e))?;
+    out.and_then(OutputSink::finish).map_err(|e| Error::io(path.display(), e))?;
     Ok(done)
 }
 

@@ -8,7 +8,7 @@ pub const MAX_PARTIES: u32 = 1 << 20;
 /// A disk of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Disk {
+pub struct TraceDisk {
     /// Its name; empty when not known.
     pub name: String,
     /// Its size in bytes; 0 when not known.
@@ -31,7 +31,7 @@ pub struct Header {
     pub clients: Vec<String>,
     /// The disks; `Request::disk` is the index.
     #[serde(skip)]
-    pub disks: Vec<Disk>,
+    pub disks: Vec<TraceDisk>,
     /// How many requests there are, when the format knows it ahead.
     pub requests: Option<u64>,
     /// When the trace's time 0 was, in nanoseconds of Unix time; 0: not known.

@@ -12,7 +12,7 @@ pub(crate) const SAMPLE: usize = 64 << 10;
 const XZ_MEMORY: u32 = 128 << 10;
 
 /// An open file: its first bytes, and a reader of all of them.
-pub(crate) struct Input {
+pub(crate) struct TraceInput {
     pub(crate) sample: Vec<u8>,
     /// The sample is the whole of it.
     pub(crate) whole: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Input {
 }
 
 /// Opens a file and takes its compression off.
-pub(crate) fn open(path: &Path) -> Result<Input> {
+pub(crate) fn open(path: &Path) -> Result<TraceInput> {
     let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
     let is_dir = file.metadata().map_err(|e| Error::io(path.display(), e))?.is_dir();
     if is_dir {
@@ -32,7 +32,7 @@ pub(crate) fn open(path: &Path) -> Result<Input> {
 }
 
 /// As [`open`], of any input.
-pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<Input> {
+pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<TraceInput> {
     let (first, _) = sample(&mut raw, 6)?;
     let magic = first.clone();
     let raw = Cursor::new(first).chain(raw);
@@ -53,7 +53,7 @@ pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<Input> {
     };
     let (sample, whole) = sample(&mut reader, SAMPLE)?;
     let reader = Box::new(Cursor::new(sample.clone()).chain(reader));
-    Ok(Input { sample, whole, reader, compressed })
+    Ok(TraceInput { sample, whole, reader, compressed })
 }
 
 /// A decompressor whose errors say what they are of.

@@ -34,11 +34,11 @@ pub mod transform;
 
 pub use export::{ExportOptions, Exported, export, format_for, format_of};
 pub use format::Format;
-pub use header::{Disk, Header};
+pub use header::{Header, TraceDisk};
 pub use merge::{Merged, Same};
 pub use native::column::Effort;
 pub use native::writer::{Writer, create};
-pub use open::{Begun, OpenOptions, guess, open, read};
+pub use open::{Begun, OpenTraceOptions, guess, open, read};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};
-pub use transform::{Anonymous, Cut, Places, Sample, Selection};
+pub use transform::{Anonymous, Cut, Sample, Selection, ShuffledPlaces};

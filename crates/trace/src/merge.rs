@@ -8,19 +8,19 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// Requests of several sources in order of time; those of one time in order of the sources.
 pub(crate) struct Interleaved<S> {
-    sources: Vec<Part<S>>,
+    sources: Vec<MergedSource<S>>,
     /// (time, source) of each source's next request.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     started: bool,
 }
 
-struct Part<S> {
+struct MergedSource<S> {
     source: S,
     batch: Vec<Request>,
     at: usize,
 }
 
-impl<S: Source> Part<S> {
+impl<S: Source> MergedSource<S> {
     /// The time of the next request, reading on when needed.
     fn peek(&mut self) -> Result<Option<u64>> {
         if self.at == self.batch.len() {
@@ -35,7 +35,7 @@ impl<S: Source> Part<S> {
 
 impl<S: Source> Interleaved<S> {
     pub(crate) fn new(sources: impl IntoIterator<Item = S>) -> Self {
-        let part = |source| Part { source, batch: Vec::new(), at: 0 };
+        let part = |source| MergedSource { source, batch: Vec::new(), at: 0 };
         let sources = sources.into_iter().map(part).collect();
         Self { sources, next: BinaryHeap::new(), started: false }
     }

@@ -5,8 +5,8 @@ use crate::foreign::definition::{Alignment, Parser};
 use crate::foreign::intake::Intake;
 use crate::foreign::lines::{self, LineFormat, Lines};
 use crate::foreign::records::{self, Records};
-use crate::input::{self, Input};
-use crate::native::{MAGIC, reader::Reader};
+use crate::input::{self, TraceInput};
+use crate::native::{MAGIC, reader::NativeReader};
 use crate::sort;
 use crate::{Format, Header, Request, Source};
 use block::{Error, Result};
@@ -20,7 +20,7 @@ const BUFFER: usize = 256 << 10;
 
 /// How to open a trace.
 #[derive(Clone, Debug)]
-pub struct OpenOptions {
+pub struct OpenTraceOptions {
     /// The format; guessed from the content when not given.
     pub format: Option<Format>,
     /// Bytes added to each offset, so that a partition that began in the middle of a block is
@@ -37,7 +37,7 @@ pub struct OpenOptions {
     pub times: Option<Range<u64>>,
 }
 
-impl Default for OpenOptions {
+impl Default for OpenTraceOptions {
     fn default() -> Self {
         Self { format: None, shift: 0, sort: false, unit: block::BLOCK as u32, times: None }
     }
@@ -48,18 +48,18 @@ impl Default for OpenOptions {
 /// # Errors
 /// Those of the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
 /// what was tried.
-pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>> {
+pub fn open(path: &Path, options: &OpenTraceOptions) -> Result<Box<dyn Source + Send>> {
     let input = input::open(path)?;
     let named = path.to_path_buf();
     if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
         // What is no file cannot be read twice.
         let once = input.compressed || !path.metadata().is_ok_and(|m| m.is_file());
         let source: Box<dyn Source + Send> = match once {
-            true => Box::new(Begun::new(Reader::stream(input.reader, named)?)),
+            true => Box::new(Begun::new(NativeReader::stream(input.reader, named)?)),
             false => {
                 let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
                 let buffered = BufReader::with_capacity(BUFFER, file);
-                Box::new(Begun::new(Reader::file(buffered, named, options.times.clone())?))
+                Box::new(Begun::new(NativeReader::file(buffered, named, options.times.clone())?))
             }
         };
         return Ok(shifted(source, options.shift));
@@ -75,12 +75,12 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>
 pub fn read(
     input: Box<dyn Read + Send>,
     name: &str,
-    options: &OpenOptions,
+    options: &OpenTraceOptions,
 ) -> Result<Box<dyn Source + Send>> {
     let input = input::of(input).map_err(|e| Error::io(name, e))?;
     let named = PathBuf::from(name);
     if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
-        let source = Begun::new(Reader::stream(input.reader, named)?);
+        let source = Begun::new(NativeReader::stream(input.reader, named)?);
         return Ok(shifted(Box::new(source), options.shift));
     }
     from_input(input, named, options)
@@ -90,7 +90,7 @@ pub fn read(
 ///
 /// # Errors
 /// As [`open`].
-pub fn guess(path: &Path, options: &OpenOptions) -> Result<Format> {
+pub fn guess(path: &Path, options: &OpenTraceOptions) -> Result<Format> {
     let input = input::open(path)?;
     match options.format {
         Some(format) => Ok(format),
@@ -103,9 +103,9 @@ fn is_ours(sample: &[u8]) -> bool {
 }
 
 fn from_input(
-    input: Input,
+    input: TraceInput,
     path: PathBuf,
-    options: &OpenOptions,
+    options: &OpenTraceOptions,
 ) -> Result<Box<dyn Source + Send>> {
     if options.unit == 0 {
         return Err(Error::invalid("blocks of 0 bytes; give a unit of 1 or more"));
@@ -114,7 +114,7 @@ fn from_input(
         Some(format) => format,
         None => guess_from(&input, &path, options)?,
     };
-    let text = |parser: Box<dyn LineFormat>, input: Input, path: PathBuf| {
+    let text = |parser: Box<dyn LineFormat>, input: TraceInput, path: PathBuf| {
         let buffered = BufReader::with_capacity(BUFFER, input.reader);
         Box::new(Lines::new(buffered, path, parser, intake(format, options)))
             as Box<dyn Foreign + Send>
@@ -176,12 +176,12 @@ impl<S: Source> Source for Begun<S> {
     }
 }
 
-fn parser(format: Format, sample: &[u8], options: &OpenOptions) -> Option<Parser> {
+fn parser(format: Format, sample: &[u8], options: &OpenTraceOptions) -> Option<Parser> {
     let reader = format.definition().reader?;
     Some(reader(sample, options.unit, intake(format, options)))
 }
 
-fn intake(format: Format, options: &OpenOptions) -> Intake {
+fn intake(format: Format, options: &OpenTraceOptions) -> Intake {
     let definition = format.definition();
     let mut intake = Intake::new(definition.times, options.shift, options.sort);
     intake.header.alignment = match definition.alignment {
@@ -194,7 +194,7 @@ fn intake(format: Format, options: &OpenOptions) -> Intake {
     intake
 }
 
-fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Format> {
+fn guess_from(input: &TraceInput, path: &Path, options: &OpenTraceOptions) -> Result<Format> {
     let sample = &input.sample;
     if is_ours(sample) {
         return Ok(Format::Sojourn);
@@ -204,7 +204,7 @@ fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Forma
     }
     // Order matters only to say which format is meant; requests out of order are no reason not
     // to know a format.
-    let relaxed = OpenOptions { sort: true, ..options.clone() };
+    let relaxed = OpenTraceOptions { sort: true, ..options.clone() };
     let text = !sample.contains(&0);
     let guessed = |format: &&Format| format.definition().guessed;
     let fits = |format: &&Format| match parser(**format, sample, options) {

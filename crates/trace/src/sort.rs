@@ -4,7 +4,7 @@
 use crate::foreign::{Foreign, intake};
 use crate::merge::Interleaved;
 use crate::native::column::Effort;
-use crate::native::reader::Reader;
+use crate::native::reader::NativeReader;
 use crate::native::writer::Writer;
 use crate::{Header, Memory, Request, Source};
 use block::{Error, Result};
@@ -106,7 +106,7 @@ fn write(fill: impl FnOnce(&mut Writer<BufWriter<File>>) -> Result<()>) -> Resul
 
 fn open(run: File) -> Result<Box<dyn Source + Send>> {
     let input = BufReader::with_capacity(64 << 10, run);
-    Ok(Box::new(Reader::stream(input, "a sorted run".into())?))
+    Ok(Box::new(NativeReader::stream(input, "a sorted run".into())?))
 }
 
 /// Runs being merged.
@@ -133,7 +133,7 @@ impl Source for Sorted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::intake::Times;
+    use crate::foreign::intake::TimeOrigin;
     use proptest::prelude::*;
 
     struct Fixed(Memory);
@@ -147,8 +147,8 @@ mod tests {
         }
     }
     impl Foreign for Fixed {
-        fn times(&self) -> Times {
-            Times::Absolute
+        fn times(&self) -> TimeOrigin {
+            TimeOrigin::Absolute
         }
     }
 

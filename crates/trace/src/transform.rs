@@ -3,11 +3,11 @@
 mod places;
 
 use crate::request::PLACES;
-use crate::{Disk, Header, Op, Request, Source};
+use crate::{Header, Op, Request, Source, TraceDisk};
 use block::{Error, Result};
 use std::ops::Range;
 
-pub use places::Places;
+pub use places::ShuffledPlaces;
 
 /// A source whose places are moved up.
 pub(crate) struct Shifted<S> {
@@ -150,7 +150,7 @@ pub struct Sample<S> {
     grain: u64,
     header: Header,
     growth: Option<usize>,
-    pieces: Pieces,
+    pieces: RequestPieces,
     flushes: u64,
 }
 
@@ -166,8 +166,15 @@ impl<S: Source> Sample<S> {
             ));
         }
         let header = Header::default();
-        let mut sample =
-            Self { source, n, grain, header, growth: None, pieces: Pieces::default(), flushes: 0 };
+        let mut sample = Self {
+            source,
+            n,
+            grain,
+            header,
+            growth: None,
+            pieces: RequestPieces::default(),
+            flushes: 0,
+        };
         sample.update();
         Ok(sample)
     }
@@ -223,7 +230,7 @@ impl<S: Source> Source for Sample<S> {
 
 /// Requests being cut into pieces: one at a time, so that no more is held than one comes to.
 #[derive(Default)]
-struct Pieces {
+struct RequestPieces {
     /// Requests of the source, from `next` on not cut yet.
     whole: Vec<Request>,
     next: usize,
@@ -231,7 +238,7 @@ struct Pieces {
     taken: Vec<Request>,
 }
 
-impl Pieces {
+impl RequestPieces {
     /// Fills a batch with what `cut` makes of the source's requests.
     fn fill(
         &mut self,
@@ -266,14 +273,14 @@ impl Pieces {
 /// that what is where cannot be told.
 pub struct Anonymous<S> {
     source: S,
-    places: Option<Places>,
+    places: Option<ShuffledPlaces>,
     header: Header,
     growth: Option<usize>,
 }
 
 impl<S: Source> Anonymous<S> {
     /// Without names and notes; with `places`, which must be those of the same trace, everything is moved.
-    pub fn new(source: S, places: Option<Places>) -> Self {
+    pub fn new(source: S, places: Option<ShuffledPlaces>) -> Self {
         let mut anonymous = Self { source, places, header: Header::default(), growth: None };
         anonymous.update();
         anonymous
@@ -289,7 +296,7 @@ impl<S: Source> Anonymous<S> {
         self.header = Header {
             clients: (0..header.clients.len()).map(|n| numbered("client", n)).collect(),
             disks: (0..header.disks.len())
-                .map(|n| Disk {
+                .map(|n| TraceDisk {
                     name: numbered("disk", n),
                     // What was moved may lie beyond the end of the disk.
                     size: if self.places.is_some() { 0 } else { header.disks[n].size },

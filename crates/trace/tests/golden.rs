@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use trace::{Flags, Op, OpenOptions, Request, open};
+use trace::{Flags, Op, OpenTraceOptions, Request, open};
 
 /// The requests of the golden files.
 fn golden(i: u64) -> Request {
@@ -24,7 +24,7 @@ fn golden(i: u64) -> Request {
 #[test]
 fn version_1_is_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1.sjt");
-    let mut source = open(&path, &OpenOptions::default()).unwrap();
+    let mut source = open(&path, &OpenTraceOptions::default()).unwrap();
     let (mut all, mut batch) = (Vec::new(), Vec::new());
     while source.read(&mut batch).unwrap() {
         all.extend_from_slice(&batch);

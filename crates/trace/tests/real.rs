@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::PathBuf;
-use trace::{Format, Op, OpenOptions, Request};
+use trace::{Format, Op, OpenTraceOptions, Request};
 
 /// The folder of traces beside the repository.
 fn folder() -> Option<PathBuf> {
@@ -15,7 +15,7 @@ fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-fn count(path: &str, options: &OpenOptions, mut each: impl FnMut(&Request)) -> (Format, u64) {
+fn count(path: &str, options: &OpenTraceOptions, mut each: impl FnMut(&Request)) -> (Format, u64) {
     let path = folder().unwrap().join(path);
     let format = trace::guess(&path, options).unwrap();
     let mut source = trace::open(&path, options).unwrap();
@@ -45,10 +45,10 @@ fn published_traces_are_recognised_and_have_as_many_requests_as_published() {
         ("lirs/sprite.trace.gz", Format::Ids, 133_996),
         ("vm/boot-base.csv.gz", Format::Csv, 1_289),
     ] {
-        let got = count(path, &OpenOptions::default(), |_| ());
+        let got = count(path, &OpenTraceOptions::default(), |_| ());
         assert_eq!(got, (format, requests), "{path}");
     }
-    let ids = OpenOptions { format: Some(Format::Ids32), ..OpenOptions::default() };
+    let ids = OpenTraceOptions { format: Some(Format::Ids32), ..OpenTraceOptions::default() };
     assert_eq!(count("cloudphysics/w106.trace.xz", &ids, |_| ()).1, 5_292_456);
 }
 
@@ -58,7 +58,7 @@ fn a_shift_aligns_a_partition_and_reads_are_told_from_writes() {
         return;
     }
     let mut aligned = 0;
-    let shift = OpenOptions { shift: 512, ..OpenOptions::default() };
+    let shift = OpenTraceOptions { shift: 512, ..OpenTraceOptions::default() };
     let (mut reads, mut blocks) = (0u64, 0u64);
     let (_, requests) = count("cloudphysics/cloudPhysicsIO.vscsi.zst", &shift, |r| {
         aligned += u64::from(r.offset.is_multiple_of(4096));
@@ -80,7 +80,7 @@ fn recorded_boots_have_the_requests_that_their_page_tells() {
         ("scan", 17_583, 295, 52),
     ] {
         let path = boots.join(format!("{name}.csv.zst"));
-        let sorted = OpenOptions { sort: true, ..OpenOptions::default() };
+        let sorted = OpenTraceOptions { sort: true, ..OpenTraceOptions::default() };
         let mut source = trace::open(&path, &sorted).unwrap();
         let (mut batch, mut counts) = (Vec::new(), [0; 5]);
         while source.read(&mut batch).unwrap() {

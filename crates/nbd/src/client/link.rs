@@ -1,10 +1,10 @@
 //! The connection of a client: sending, receiving, and connecting again.
 //!
-//! One task drives it. Requests come over a channel, wait in a [`Table`] and are answered by
+//! One task drives it. Requests come over a channel, wait in a [`RequestTable`] and are answered by
 //! one-shot channels. When the connection is lost, what is in the table is sent again.
 
 use super::negotiate::{Terms, negotiate};
-use super::table::{QueuedRequest, Table};
+use super::table::{QueuedRequest, RequestTable};
 use super::{ClientOptions, Stream};
 use crate::codec::constants::{chunk, command};
 use crate::codec::reply::{self, ReplyHeader};
@@ -113,7 +113,7 @@ pub(super) async fn drive(
 ) {
     let agreed = link.terms.clone();
     let mut link = Some(link);
-    let table = Mutex::new(Table::default());
+    let table = Mutex::new(RequestTable::default());
     let mut outage = None;
     loop {
         let answered = lock(&table).answered();
@@ -209,14 +209,14 @@ async fn reconnect(
     }
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+fn lock(table: &Mutex<RequestTable>) -> MutexGuard<'_, RequestTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves requests over one connection.
 async fn run(
     link: Link,
-    table: &Mutex<Table>,
+    table: &Mutex<RequestTable>,
     orders: &mut mpsc::UnboundedReceiver<QueuedRequest>,
 ) -> LinkEnd {
     let Link { stream, terms } = link;
@@ -234,7 +234,7 @@ async fn run(
 async fn send(
     mut writer: WriteHalf<Box<dyn Stream>>,
     style: ReplyStyle,
-    table: &Mutex<Table>,
+    table: &Mutex<RequestTable>,
     orders: &mut mpsc::UnboundedReceiver<QueuedRequest>,
 ) -> io::Result<()> {
     let mut out = Vec::new();
@@ -294,7 +294,11 @@ async fn put_payload(
 }
 
 /// Receives replies until the connection fails or the server breaks the protocol.
-async fn receive(reader: ReadHalf<Box<dyn Stream>>, terms: &Terms, table: &Mutex<Table>) -> Error {
+async fn receive(
+    reader: ReadHalf<Box<dyn Stream>>,
+    terms: &Terms,
+    table: &Mutex<RequestTable>,
+) -> Error {
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     loop {
         if let Err(e) = receive_one(&mut reader, terms, table).await {
@@ -312,7 +316,11 @@ async fn read_exact(reader: &mut LinkReader, buf: &mut [u8]) -> Result<()> {
     })
 }
 
-async fn receive_one(reader: &mut LinkReader, terms: &Terms, table: &Mutex<Table>) -> Result<()> {
+async fn receive_one(
+    reader: &mut LinkReader,
+    terms: &Terms,
+    table: &Mutex<RequestTable>,
+) -> Result<()> {
     let mut bytes = [0; reply::EXTENDED];
     let mut have = 4;
     read_exact(reader, &mut bytes[..have]).await?;
@@ -360,7 +368,7 @@ fn refusal(number: u32, text: &str) -> Error {
 async fn one_chunk(
     reader: &mut LinkReader,
     terms: &Terms,
-    table: &Mutex<Table>,
+    table: &Mutex<RequestTable>,
     request: &Request,
     kind: u16,
     len: u64,
@@ -415,7 +423,7 @@ async fn one_chunk(
 /// Receives a part of a read's data.
 async fn data(
     reader: &mut LinkReader,
-    table: &Mutex<Table>,
+    table: &Mutex<RequestTable>,
     cookie: u64,
     offset: u64,
     len: u64,

@@ -104,7 +104,7 @@ impl Pending {
 /// The requests that wait, by cookie, which is their order too; and which acknowledged writes a
 /// lost connection may have taken along.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct RequestTable {
     pending: BTreeMap<u64, Pending>,
     next: u64,
     answered: u64,
@@ -116,7 +116,7 @@ pub(super) struct Table {
     doubtful: bool,
 }
 
-impl Table {
+impl RequestTable {
     /// Takes a request; `None` when it was answered without the server.
     pub(super) fn insert(&mut self, mut order: QueuedRequest) -> Option<&Pending> {
         if order.request.command == command::FLUSH && self.doubtful {

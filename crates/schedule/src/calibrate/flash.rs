@@ -141,13 +141,13 @@ pub fn calibrate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibrate::simulated::Simulated;
+    use crate::calibrate::simulated::SimulatedDisk;
 
     #[test]
     fn a_modelled_ssd_is_found_again() {
         for name in ["ssd-sata", "ssd-nvme"] {
             let truth = Profile::named(name).unwrap();
-            let mut probe = Simulated::new(truth.model().unwrap(), 3);
+            let mut probe = SimulatedDisk::new(truth.model().unwrap(), 3);
             let found = calibrate(&mut probe, "x", "a test", 2000, 1).unwrap();
             let (truth, ssd) = (truth.ssd.unwrap(), found.profile.ssd.clone().unwrap());
             assert!((ssd.read.base_us / truth.read.base_us - 1.0).abs() < 0.05, "{ssd:?}");

@@ -2,12 +2,12 @@
 //! 1001 points that the seed draws it through (section 5). The average makes the same line and a
 //! better-looking R2: what an access takes varies as much as before.
 
-use super::Access;
+use super::MeasuredAccess;
 use serde::Serialize;
 
 /// A line through accesses.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Line {
+pub struct SeekLine {
     /// Milliseconds at distance 0.
     pub base_ms: f64,
     /// Milliseconds more over the whole disk.
@@ -19,7 +19,7 @@ pub struct Line {
 /// Points on both sides of the moving average.
 const REACH: usize = 500;
 
-fn least_squares(points: &[(f64, f64)]) -> Line {
+fn least_squares(points: &[(f64, f64)]) -> SeekLine {
     let n = points.len().max(1) as f64;
     let mean_x = points.iter().map(|p| p.0).sum::<f64>() / n;
     let mean_y = points.iter().map(|p| p.1).sum::<f64>() / n;
@@ -28,12 +28,12 @@ fn least_squares(points: &[(f64, f64)]) -> Line {
     let yy: f64 = points.iter().map(|p| (p.1 - mean_y).powi(2)).sum();
     let seek_ms = if xx > 0.0 { xy / xx } else { 0.0 };
     let r2 = if xx * yy > 0.0 { xy * xy / xx / yy } else { 0.0 };
-    Line { base_ms: mean_y - seek_ms * mean_x, seek_ms, r2 }
+    SeekLine { base_ms: mean_y - seek_ms * mean_x, seek_ms, r2 }
 }
 
 /// The line through the accesses, the one through their moving average, and that average: distances
 /// as parts of the disk, and milliseconds.
-pub fn lines(accesses: &[Access], sectors: u64) -> (Line, Line, Vec<(f64, f64)>) {
+pub fn lines(accesses: &[MeasuredAccess], sectors: u64) -> (SeekLine, SeekLine, Vec<(f64, f64)>) {
     let mut points: Vec<(f64, f64)> =
         accesses.iter().map(|a| (a.distance as f64 / sectors as f64, a.ms)).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -62,11 +62,11 @@ mod tests {
     #[test]
     fn the_moving_average_changes_r2_and_not_the_line() {
         let mut random = Random::new(1);
-        let accesses: Vec<Access> = (0..50_000)
+        let accesses: Vec<MeasuredAccess> = (0..50_000)
             .map(|_| {
                 let distance = random.below(1000) + random.below(1000);
                 let ms = 4.25 + 5.25 * distance as f64 / 2000.0 + 4.0 * (random.unit() - 0.5);
-                Access { distance, ms }
+                MeasuredAccess { distance, ms }
             })
             .collect();
         let (raw, smooth, _) = lines(&accesses, 2000);

@@ -41,7 +41,7 @@ pub trait Probe {
 
 /// One access: how far the head went, and how long it took.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Access {
+pub struct MeasuredAccess {
     /// Sectors.
     pub distance: u64,
     /// Milliseconds.

@@ -3,11 +3,11 @@
 //! Random reads hardly ever go a short way, good schedulers nearly always do. So reads are stratified:
 //! the same number for each quarter of an octave of distance, in random order, forwards and backwards.
 
-use super::line::{Line, lines};
-use super::{Access, FitError, Probe, compare, mean};
+use super::line::{SeekLine, lines};
+use super::{FitError, MeasuredAccess, Probe, compare, mean};
 use crate::model::bins::{self, Bins};
 use crate::model::spread::Spread;
-use crate::{CacheShape, Profile, Random, Request, SegmentCache};
+use crate::{CacheShape, DiskRequest, Profile, Random, SegmentCache};
 use block::{Error, Result};
 use serde::Serialize;
 
@@ -27,9 +27,9 @@ pub struct Rotating {
     /// The profile.
     pub profile: Profile,
     /// The seed's line through random reads.
-    pub line: Line,
+    pub line: SeekLine,
     /// The line through their moving average.
-    pub smooth_line: Line,
+    pub smooth_line: SeekLine,
     /// The moving average, thinned: part of the disk, milliseconds (Figure 1).
     pub figure: Vec<(f64, f64)>,
     /// How well the profile fits reads that it was not fitted to.
@@ -39,7 +39,7 @@ pub struct Rotating {
 }
 
 /// A calibration under way.
-struct Work<'a> {
+struct RotatingCalibration<'a> {
     probe: &'a mut dyn Probe,
     random: Random,
     sectors: u64,
@@ -48,7 +48,7 @@ struct Work<'a> {
     total: f64,
 }
 
-impl Work<'_> {
+impl RotatingCalibration<'_> {
     fn read(&mut self, start: u64, sectors: u32) -> Result<f64> {
         let ms = self.probe.read(start, sectors)?;
         self.head = start + u64::from(sectors);
@@ -152,7 +152,7 @@ impl Work<'_> {
     }
 
     /// Reads at these distances, without those that the cache on board answers.
-    fn accesses(&mut self, distances: Vec<u64>, shape: CacheShape) -> Result<Vec<Access>> {
+    fn accesses(&mut self, distances: Vec<u64>, shape: CacheShape) -> Result<Vec<MeasuredAccess>> {
         let mut shadow = SegmentCache::new(shape);
         let mut accesses = Vec::with_capacity(distances.len());
         for wanted in distances {
@@ -174,9 +174,9 @@ impl Work<'_> {
                 // The arm stayed where it was.
                 self.head = head;
             }
-            shadow.read(&Request { start: place, sectors: READ, ..Request::default() });
+            shadow.read(&DiskRequest { start: place, sectors: READ, ..DiskRequest::default() });
             if !hit {
-                accesses.push(Access { distance, ms });
+                accesses.push(MeasuredAccess { distance, ms });
             }
         }
         Ok(accesses)
@@ -235,7 +235,7 @@ pub fn calibrate(
     let bins_used = bins::bin(sectors - 1) + 1;
     let total = (bins_used * per_bin * 5) as f64 + 3000.0;
     let random = Random::new(seed);
-    let mut work = Work { probe, random, sectors, head: 0, done: 0.0, total };
+    let mut work = RotatingCalibration { probe, random, sectors, head: 0, done: 0.0, total };
     let mut hits = work.hits(200)?;
     let far: Vec<f64> = (0..100)
         .map(|_| {
@@ -254,7 +254,7 @@ pub fn calibrate(
     let strata = work.strata(per_bin);
     let accesses = work.accesses(strata, shape)?;
     let count = bins_used * per_bin;
-    let random_distances = |work: &mut Work<'_>| {
+    let random_distances = |work: &mut RotatingCalibration<'_>| {
         (0..count)
             .map(|_| work.random.below(sectors).abs_diff(work.random.below(sectors)))
             .collect()
@@ -284,7 +284,7 @@ pub fn calibrate(
 }
 
 /// Distributions by distance. A bin without reads has those of the nearest one below.
-fn fit(accesses: &[Access], count: usize, sector_us: f64, hit_ms: Spread) -> Result<Bins> {
+fn fit(accesses: &[MeasuredAccess], count: usize, sector_us: f64, hit_ms: Spread) -> Result<Bins> {
     let mut times = vec![Vec::new(); count];
     for access in accesses {
         times[bins::bin(access.distance).min(count - 1)].push(access.ms);
@@ -304,14 +304,14 @@ fn fit(accesses: &[Access], count: usize, sector_us: f64, hit_ms: Spread) -> Res
 }
 
 /// How well it fits.
-fn report(profile: Profile, reads: &[Access], sectors: u64, seed: u64) -> Result<Rotating> {
+fn report(profile: Profile, reads: &[MeasuredAccess], sectors: u64, seed: u64) -> Result<Rotating> {
     let mut model = profile.model()?;
     let mut random = Random::new(seed ^ 1);
     let mut measured: Vec<f64> = reads.iter().map(|a| a.ms).collect();
     let mut modelled: Vec<f64> = Vec::with_capacity(reads.len());
     for read in reads {
         let start = read.distance.min(sectors - u64::from(READ));
-        let request = Request { start, sectors: READ, ..Request::default() };
+        let request = DiskRequest { start, sectors: READ, ..DiskRequest::default() };
         modelled.push(model.access(0, 0, &request, &mut random) as f64 * 1e-6);
     }
     let means = (mean(&measured), mean(&modelled));
@@ -325,11 +325,11 @@ fn report(profile: Profile, reads: &[Access], sectors: u64, seed: u64) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibrate::simulated::Simulated;
+    use crate::calibrate::simulated::SimulatedDisk;
 
     fn found(name: &str) -> Rotating {
         let truth = Profile::named(name).unwrap();
-        let mut probe = Simulated::new(truth.model().unwrap(), 3);
+        let mut probe = SimulatedDisk::new(truth.model().unwrap(), 3);
         calibrate(&mut probe, "found", "a test", 200, 1).unwrap()
     }
 
@@ -366,7 +366,7 @@ mod tests {
     fn a_disk_without_a_cache_has_none_in_its_profile() {
         let mut truth = Profile::named("cheetah-15k4").unwrap();
         truth.cache = None;
-        let mut probe = Simulated::new(truth.model().unwrap(), 3);
+        let mut probe = SimulatedDisk::new(truth.model().unwrap(), 3);
         let found = calibrate(&mut probe, "found", "a test", 50, 1).unwrap();
         assert_eq!(found.profile.cache, None);
     }

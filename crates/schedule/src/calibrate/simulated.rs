@@ -2,13 +2,13 @@
 
 use super::Probe;
 use crate::model::disk::Travel;
-use crate::{Disk, Model, Nanos, Random, Request};
+use crate::{DiskRequest, Model, ModelledDisk, Nanos, Random};
 use block::Result;
 
 /// A modelled disk that is read by one who takes a moment between two reads.
 #[derive(Debug)]
-pub struct Simulated {
-    disk: Disk,
+pub struct SimulatedDisk {
+    disk: ModelledDisk,
     now: Nanos,
     random: Random,
 }
@@ -17,21 +17,21 @@ pub struct Simulated {
 /// step with its rotation.
 const MOMENT: f64 = 150_000.0;
 
-impl Simulated {
+impl SimulatedDisk {
     /// A probe of this model.
     pub fn new(model: Box<dyn Model>, seed: u64) -> Self {
-        Self { disk: Disk::new(model), now: 0, random: Random::new(seed) }
+        Self { disk: ModelledDisk::new(model), now: 0, random: Random::new(seed) }
     }
 }
 
-impl Probe for Simulated {
+impl Probe for SimulatedDisk {
     fn sectors(&self) -> u64 {
         self.disk.model().sectors()
     }
 
     fn read(&mut self, start: u64, sectors: u32) -> Result<f64> {
         self.now += (self.random.unit() * MOMENT) as Nanos;
-        let request = Request { start, sectors, ..Request::default() };
+        let request = DiskRequest { start, sectors, ..DiskRequest::default() };
         let time = self.disk.serve(self.now, &request, Travel::Direct, &mut self.random).time;
         self.now += time;
         Ok(time as f64 * 1e-6)
@@ -42,7 +42,7 @@ impl Probe for Simulated {
         let begin = self.now;
         let mut free = vec![begin; servers];
         for start in starts {
-            let request = Request { start: *start, sectors, ..Request::default() };
+            let request = DiskRequest { start: *start, sectors, ..DiskRequest::default() };
             let Some(server) = free.iter_mut().min() else { break };
             let service = self.disk.serve(*server, &request, Travel::Direct, &mut self.random);
             *server += service.time;

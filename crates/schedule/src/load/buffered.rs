@@ -6,7 +6,7 @@ use super::layout::{Layout, PAGE};
 use super::page_cache::PageCache;
 use super::surge::{Habits, METADATA, Process, processes};
 use super::{Load, wakes::Wakes};
-use crate::{Nanos, Request};
+use crate::{DiskRequest, Nanos};
 use block::Result;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct ReadAhead {
 
 /// The load through a page cache.
 #[derive(Debug)]
-pub struct Buffered {
+pub struct BufferedLoad {
     layout: Arc<Layout>,
     habits: Habits,
     processes: Vec<Process>,
@@ -40,7 +40,7 @@ pub struct Buffered {
 }
 
 /// What a process does next.
-enum Next {
+enum ProcessStep {
     /// Waits for a page that is on its way.
     Waits,
     /// Has its page, and may have started a window.
@@ -49,7 +49,7 @@ enum Next {
     Reads(u64, u32),
 }
 
-impl Buffered {
+impl BufferedLoad {
     /// Processes on this layout with so many pages of memory.
     pub fn new(layout: Arc<Layout>, habits: Habits, pages: usize, seed: u64) -> Self {
         let (processes, wakes) = processes(&habits, seed);
@@ -71,13 +71,13 @@ impl Buffered {
         (u64::from(start) + u64::from(page), most.min(pages - page))
     }
 
-    fn next_of(&mut self, client: u32, page: u64) -> Next {
+    fn next_of(&mut self, client: u32, page: u64) -> ProcessStep {
         let process = &self.processes[client as usize];
         let (here, end) = ((process.piece, process.page), process.end);
         let mut ahead = self.ahead[client as usize];
         let next = if let Some(waiting) = self.coming.get_mut(&page) {
             waiting.push(client);
-            Next::Waits
+            ProcessStep::Waits
         } else if self.cache.get(page) {
             let mut started = None;
             if ahead.mark == Some(page) {
@@ -92,27 +92,33 @@ impl Buffered {
                     started = Some((first, pages));
                 }
             }
-            Next::Has(started)
+            ProcessStep::Has(started)
         } else {
             ahead.window = if ahead.window == 0 { FIRST } else { (ahead.window * 2).min(LARGEST) };
             let (first, pages) = self.window(here, ahead.window);
             ahead.mark = (pages > 1).then_some(first + 1);
             ahead.end = (here.0, here.1 + pages);
-            Next::Reads(first, pages)
+            ProcessStep::Reads(first, pages)
         };
         self.ahead[client as usize] = ahead;
         next
     }
 
     /// A window is asked for.
-    fn ask(&mut self, client: u32, (first, pages): (u64, u32), awaited: bool, tag: u32) -> Request {
+    fn ask(
+        &mut self,
+        client: u32,
+        (first, pages): (u64, u32),
+        awaited: bool,
+        tag: u32,
+    ) -> DiskRequest {
         if tag != METADATA {
             for page in first..first + u64::from(pages) {
                 self.coming.entry(page).or_default();
             }
         }
         let (start, sectors) = (first * PAGE, pages * PAGE as u32);
-        Request { client, awaited, start, sectors, tag, ..Request::default() }
+        DiskRequest { client, awaited, start, sectors, tag, ..DiskRequest::default() }
     }
 
     /// A process has its page.
@@ -124,12 +130,12 @@ impl Buffered {
     }
 }
 
-impl Load for Buffered {
+impl Load for BufferedLoad {
     fn next(&self) -> Option<Nanos> {
         self.wakes.next()
     }
 
-    fn arrive(&mut self, now: Nanos, requests: &mut Vec<Request>) -> Result<()> {
+    fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()> {
         while let Some(client) = self.wakes.take(now) {
             let process = &mut self.processes[client as usize];
             if process.open(&self.layout, &self.habits, &mut self.known) {
@@ -142,14 +148,14 @@ impl Load for Buffered {
             let (start, _) = self.layout.piece(process.piece);
             let page = u64::from(start) + u64::from(process.page);
             match self.next_of(client, page) {
-                Next::Waits => {}
-                Next::Has(started) => {
+                ProcessStep::Waits => {}
+                ProcessStep::Has(started) => {
                     if let Some(window) = started {
                         requests.push(self.ask(client, window, false, 0));
                     }
                     self.go_on(now, client);
                 }
-                Next::Reads(first, pages) => {
+                ProcessStep::Reads(first, pages) => {
                     requests.push(self.ask(client, (first, pages), true, 0));
                     self.coming.entry(page).or_default().push(client);
                 }
@@ -158,7 +164,7 @@ impl Load for Buffered {
         Ok(())
     }
 
-    fn done(&mut self, now: Nanos, request: &Request) {
+    fn done(&mut self, now: Nanos, request: &DiskRequest) {
         if request.tag == METADATA {
             self.wakes.add(now, request.client);
             return;

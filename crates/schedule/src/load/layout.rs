@@ -53,7 +53,7 @@ fn pages(random: &mut Random) -> u32 {
 }
 
 /// Lays files out before they age.
-struct Fresh {
+struct FreshLayout {
     files: Vec<Vec<(u32, u32)>>,
     free: BTreeMap<u32, u32>,
     directories: Vec<u32>,
@@ -97,7 +97,12 @@ impl Layout {
     }
 
     /// Files one behind the other, each directory behind its inodes, what is over between them.
-    fn fresh(disk: u64, files: u32, per_directory: u32, random: &mut Random) -> Result<Fresh> {
+    fn fresh(
+        disk: u64,
+        files: u32,
+        per_directory: u32,
+        random: &mut Random,
+    ) -> Result<FreshLayout> {
         let mut sizes: Vec<u32> = (0..files).map(|_| pages(random)).collect();
         let metadata = metadata(per_directory);
         let count = u64::from(files.div_ceil(per_directory));
@@ -117,7 +122,8 @@ impl Layout {
             )));
         };
         let gap = (spare / count) as u32;
-        let mut fresh = Fresh { files: Vec::new(), free: BTreeMap::new(), directories: Vec::new() };
+        let mut fresh =
+            FreshLayout { files: Vec::new(), free: BTreeMap::new(), directories: Vec::new() };
         let mut page = 0u64;
         for (i, size) in sizes.iter().enumerate() {
             if i.is_multiple_of(per_directory as usize) {
@@ -135,7 +141,7 @@ impl Layout {
     }
 
     /// Deletes half of the files and writes as many, each from its directory on into the next gaps.
-    fn age(fresh: &mut Fresh, per_directory: u32, random: &mut Random) {
+    fn age(fresh: &mut FreshLayout, per_directory: u32, random: &mut Random) {
         let mut gone = Vec::new();
         for (i, file) in fresh.files.iter_mut().enumerate() {
             if random.unit() < 0.5 {

@@ -17,7 +17,7 @@ pub mod replay;
 pub mod surge;
 mod wakes;
 
-use crate::{Nanos, Request};
+use crate::{DiskRequest, Nanos};
 use block::Result;
 use std::fmt::Debug;
 
@@ -30,8 +30,8 @@ pub trait Load: Debug + Send {
     ///
     /// # Errors
     /// Those of what it reads.
-    fn arrive(&mut self, now: Nanos, requests: &mut Vec<Request>) -> Result<()>;
+    fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()>;
 
     /// A request is done.
-    fn done(&mut self, now: Nanos, request: &Request);
+    fn done(&mut self, now: Nanos, request: &DiskRequest);
 }

@@ -2,12 +2,12 @@
 //! a rate.
 
 use super::{Load, wakes::Wakes};
-use crate::{Nanos, Op, Random, Request, request::from_ms};
+use crate::{DiskRequest, Nanos, Op, Random, request::from_ms};
 use block::Result;
 
 /// Where accesses go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Places {
+pub enum AccessPattern {
     /// Anywhere.
     Uniform,
     /// Each client behind its last one, from a place of its own.
@@ -18,7 +18,7 @@ pub enum Places {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Accesses {
     /// Where.
-    pub places: Places,
+    pub places: AccessPattern,
     /// Sectors of each.
     pub sectors: u32,
     /// The part of them that are reads, 0 to 1.
@@ -28,17 +28,17 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    fn request(&self, client: u32, at: &mut u64, random: &mut Random) -> Request {
+    fn request(&self, client: u32, at: &mut u64, random: &mut Random) -> DiskRequest {
         let size = u64::from(self.sectors);
         let slots = (self.disk / size).max(1);
         let start = match self.places {
-            Places::Uniform => random.below(slots) * size,
-            Places::Sequential => *at % slots * size,
+            AccessPattern::Uniform => random.below(slots) * size,
+            AccessPattern::Sequential => *at % slots * size,
         };
         *at += 1;
         let op = if random.unit() < self.reads { Op::Read } else { Op::Write };
         let sectors = self.sectors;
-        Request { client, op, awaited: true, start, sectors, ..Request::default() }
+        DiskRequest { client, op, awaited: true, start, sectors, ..DiskRequest::default() }
     }
 }
 
@@ -71,7 +71,7 @@ impl Load for Closed {
         self.wakes.next()
     }
 
-    fn arrive(&mut self, now: Nanos, requests: &mut Vec<Request>) -> Result<()> {
+    fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()> {
         while let Some(client) = self.wakes.take(now) {
             let place = &mut self.places[client as usize];
             requests.push(self.accesses.request(client, place, &mut self.random));
@@ -79,7 +79,7 @@ impl Load for Closed {
         Ok(())
     }
 
-    fn done(&mut self, now: Nanos, request: &Request) {
+    fn done(&mut self, now: Nanos, request: &DiskRequest) {
         let think = from_ms(self.random.exponential(self.think_ms));
         self.wakes.add(now + think, request.client);
     }
@@ -87,7 +87,7 @@ impl Load for Closed {
 
 /// Arrivals by a Poisson process, whatever the disk does.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenLoad {
     accesses: Accesses,
     gap_ms: f64,
     next: Nanos,
@@ -95,7 +95,7 @@ pub struct Open {
     random: Random,
 }
 
-impl Open {
+impl OpenLoad {
     /// So many requests per second.
     pub fn new(accesses: Accesses, per_second: f64, seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -106,16 +106,16 @@ impl Open {
     }
 }
 
-impl Load for Open {
+impl Load for OpenLoad {
     fn next(&self) -> Option<Nanos> {
         Some(self.next)
     }
 
-    fn arrive(&mut self, _: Nanos, requests: &mut Vec<Request>) -> Result<()> {
+    fn arrive(&mut self, _: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()> {
         requests.push(self.accesses.request(0, &mut self.place, &mut self.random));
         self.next += from_ms(self.random.exponential(self.gap_ms)).max(1);
         Ok(())
     }
 
-    fn done(&mut self, _: Nanos, _: &Request) {}
+    fn done(&mut self, _: Nanos, _: &DiskRequest) {}
 }

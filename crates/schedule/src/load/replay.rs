@@ -1,13 +1,13 @@
 //! A trace, replayed at its own times whatever the disk does.
 
 use super::Load;
-use crate::{Nanos, Op, Request, SECTOR};
+use crate::{DiskRequest, Nanos, Op, SECTOR};
 use block::{Error, Result};
 use std::fmt;
 
 /// What of a trace is replayed.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Selection {
+pub struct ReplaySelection {
     /// The requests to this disk only; all when not given.
     pub disk: Option<u32>,
     /// Times are divided by this.
@@ -19,11 +19,11 @@ pub struct Selection {
 /// A trace as a load. Reads, and writes and zeroing as writes; flushes and trims are left out.
 pub struct Replay {
     source: Box<dyn trace::Source>,
-    selection: Selection,
+    selection: ReplaySelection,
     batch: Vec<trace::Request>,
     at: usize,
     /// The next request that is replayed.
-    next: Option<(Nanos, Request)>,
+    next: Option<(Nanos, DiskRequest)>,
     count: u64,
 }
 
@@ -39,7 +39,7 @@ impl Replay {
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when the trace has no times and no rate was given, or
     /// nothing in it is replayed; those of the trace.
-    pub fn new(source: Box<dyn trace::Source>, selection: Selection) -> Result<Self> {
+    pub fn new(source: Box<dyn trace::Source>, selection: ReplaySelection) -> Result<Self> {
         let (batch, at, next, count) = (Vec::new(), 0, None, 0);
         let mut replay = Self { source, selection, batch, at, next, count };
         replay.advance()?;
@@ -70,7 +70,7 @@ impl Replay {
         }
     }
 
-    fn translate(&mut self, request: &trace::Request) -> Option<(Nanos, Request)> {
+    fn translate(&mut self, request: &trace::Request) -> Option<(Nanos, DiskRequest)> {
         let op = match request.op {
             trace::Op::Read => Op::Read,
             trace::Op::Write | trace::Op::Zero => Op::Write,
@@ -88,7 +88,10 @@ impl Replay {
         let start = request.offset / SECTOR;
         let sectors = (request.end().div_ceil(SECTOR) - start) as u32;
         let client = request.client;
-        Some((time, Request { client, op, awaited: true, start, sectors, ..Request::default() }))
+        Some((
+            time,
+            DiskRequest { client, op, awaited: true, start, sectors, ..DiskRequest::default() },
+        ))
     }
 }
 
@@ -97,7 +100,7 @@ impl Load for Replay {
         self.next.map(|(at, _)| at)
     }
 
-    fn arrive(&mut self, now: Nanos, requests: &mut Vec<Request>) -> Result<()> {
+    fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()> {
         while let Some((at, request)) = self.next.filter(|(at, _)| *at <= now) {
             let _ = at;
             requests.push(request);
@@ -106,5 +109,5 @@ impl Load for Replay {
         Ok(())
     }
 
-    fn done(&mut self, _: Nanos, _: &Request) {}
+    fn done(&mut self, _: Nanos, _: &DiskRequest) {}
 }

@@ -4,7 +4,7 @@
 
 use super::layout::{Layout, PAGE};
 use super::{Load, wakes::Wakes};
-use crate::{Nanos, Random, Request, request::from_ms};
+use crate::{DiskRequest, Nanos, Random, request::from_ms};
 use block::Result;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Load for Surge {
         self.wakes.next()
     }
 
-    fn arrive(&mut self, now: Nanos, requests: &mut Vec<Request>) -> Result<()> {
+    fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()> {
         while let Some(client) = self.wakes.take(now) {
             let process = &mut self.processes[client as usize];
             process.open(&self.layout, &self.habits, &mut self.known);
@@ -145,19 +145,19 @@ impl Load for Surge {
                     (u64::from(start) + u64::from(process.page), 0)
                 }
             };
-            requests.push(Request {
+            requests.push(DiskRequest {
                 client,
                 awaited: true,
                 start: page * PAGE,
                 sectors: PAGE as u32,
                 tag,
-                ..Request::default()
+                ..DiskRequest::default()
             });
         }
         Ok(())
     }
 
-    fn done(&mut self, now: Nanos, request: &Request) {
+    fn done(&mut self, now: Nanos, request: &DiskRequest) {
         let process = &mut self.processes[request.client as usize];
         if request.tag == METADATA {
             self.wakes.add(now, request.client);

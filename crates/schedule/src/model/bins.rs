@@ -3,7 +3,7 @@
 //! each quarter of an octave of distance does not.
 
 use super::{Model, spread::Spread};
-use crate::{CacheShape, Nanos, Random, Request, request::from_ms};
+use crate::{CacheShape, DiskRequest, Nanos, Random, request::from_ms};
 use serde::{Deserialize, Serialize};
 
 /// Distances below this, in sectors, share the first bin.
@@ -67,7 +67,7 @@ impl BinsModel {
     }
 
     /// Milliseconds for the sectors beyond those of the measured reads.
-    fn transfer(&self, request: &Request) -> f64 {
+    fn transfer(&self, request: &DiskRequest) -> f64 {
         let more = f64::from(request.sectors) - f64::from(self.parameters.measured_sectors);
         self.parameters.sector_us * 1e-3 * more
     }
@@ -90,12 +90,12 @@ impl Model for BinsModel {
         from_ms(self.parameters.hit_ms.mean())
     }
 
-    fn expected(&self, _: Nanos, head: u64, request: &Request) -> Nanos {
+    fn expected(&self, _: Nanos, head: u64, request: &DiskRequest) -> Nanos {
         let mean = self.means[self.bin(head.abs_diff(request.start))];
         from_ms(mean + self.transfer(request))
     }
 
-    fn access(&mut self, _: Nanos, head: u64, request: &Request, random: &mut Random) -> Nanos {
+    fn access(&mut self, _: Nanos, head: u64, request: &DiskRequest, random: &mut Random) -> Nanos {
         let spread = &self.parameters.access_ms[self.bin(head.abs_diff(request.start))];
         from_ms(spread.sample(random) + self.transfer(request))
     }

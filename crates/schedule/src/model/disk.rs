@@ -1,7 +1,7 @@
 //! A disk that serves requests: a model with its head and its cache on board.
 
 use super::Model;
-use crate::{Nanos, Op, Random, Request, SegmentCache};
+use crate::{DiskRequest, Nanos, Op, Random, SegmentCache};
 
 /// Where the head goes on the way to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,13 +30,13 @@ pub struct Service {
 
 /// A disk.
 #[derive(Debug)]
-pub struct Disk {
+pub struct ModelledDisk {
     model: Box<dyn Model>,
     cache: SegmentCache,
     head: u64,
 }
 
-impl Disk {
+impl ModelledDisk {
     /// A disk with its head at sector 0 and nothing in its cache.
     pub fn new(model: Box<dyn Model>) -> Self {
         let cache = SegmentCache::new(model.cache());
@@ -52,7 +52,7 @@ impl Disk {
     pub fn serve(
         &mut self,
         at: Nanos,
-        request: &Request,
+        request: &DiskRequest,
         travel: Travel,
         random: &mut Random,
     ) -> Service {

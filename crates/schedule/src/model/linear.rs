@@ -2,7 +2,7 @@
 //! Machines", 2010, section 4), with the transfer time that it leaves out.
 
 use super::{Model, spread::Spread};
-use crate::{CacheShape, Nanos, Random, Request, request::from_ms};
+use crate::{CacheShape, DiskRequest, Nanos, Random, request::from_ms};
 use serde::{Deserialize, Serialize};
 
 /// The parameters of a profile's section `linear`.
@@ -51,7 +51,7 @@ impl Model for LinearModel {
         from_ms(self.parameters.hit_ms.mean())
     }
 
-    fn expected(&self, _: Nanos, head: u64, request: &Request) -> Nanos {
+    fn expected(&self, _: Nanos, head: u64, request: &DiskRequest) -> Nanos {
         let p = &self.parameters;
         let part = head.abs_diff(request.start) as f64 / self.sectors as f64;
         from_ms(p.base_ms + p.seek_ms * part + p.sector_us * 1e-3 * f64::from(request.sectors))

@@ -2,7 +2,7 @@
 //! angle under the head follows from the time, so the order of requests changes what each one costs.
 
 use super::{Model, spread::Spread};
-use crate::{CacheShape, Nanos, Random, Request, request::from_ms};
+use crate::{CacheShape, DiskRequest, Nanos, Random, request::from_ms};
 use serde::{Deserialize, Serialize};
 
 /// A zone: tracks with the same number of sectors.
@@ -61,7 +61,7 @@ pub struct MechanicalModel {
 
 /// Where a sector is.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SectorPosition {
     cylinder: u64,
     /// Where on its track, as a part of a rotation.
     angle: f64,
@@ -89,7 +89,7 @@ impl MechanicalModel {
         parameters.zones.iter().map(|z| zone(z).saturating_mul(surfaces)).sum()
     }
 
-    fn place(&self, sector: u64) -> Place {
+    fn place(&self, sector: u64) -> SectorPosition {
         let index = self.zones.partition_point(|z| z.sector <= sector).saturating_sub(1);
         let zone = &self.zones[index];
         let inside = sector - zone.sector;
@@ -97,7 +97,7 @@ impl MechanicalModel {
         let surfaces = u64::from(self.parameters.surfaces);
         let skewed = (zone.cylinder * surfaces + track) as f64 * self.parameters.skew;
         let along = (inside % zone.per_track) as f64 / zone.per_track as f64;
-        Place {
+        SectorPosition {
             cylinder: zone.cylinder + track / surfaces,
             angle: (along + skewed).fract(),
             per_track: zone.per_track,
@@ -133,7 +133,7 @@ impl Model for MechanicalModel {
         from_ms(self.parameters.hit_ms.mean())
     }
 
-    fn expected(&self, at: Nanos, head: u64, request: &Request) -> Nanos {
+    fn expected(&self, at: Nanos, head: u64, request: &DiskRequest) -> Nanos {
         let (from, to) = (self.place(head), self.place(request.start));
         let arm =
             self.seek(from.cylinder.abs_diff(to.cylinder)) + self.parameters.overhead_ms * 1e6;
@@ -170,8 +170,8 @@ mod tests {
         MechanicalModel::new(parameters, 300_000, CacheShape::default())
     }
 
-    fn read(start: u64) -> Request {
-        Request { start, sectors: 10, ..Request::default() }
+    fn read(start: u64) -> DiskRequest {
+        DiskRequest { start, sectors: 10, ..DiskRequest::default() }
     }
 
     #[test]

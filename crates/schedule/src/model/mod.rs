@@ -19,7 +19,7 @@ pub mod network;
 pub mod spread;
 pub mod ssd;
 
-use crate::{CacheShape, Nanos, Random, Request};
+use crate::{CacheShape, DiskRequest, Nanos, Random};
 use std::fmt::Debug;
 
 /// A model of a disk.
@@ -50,11 +50,17 @@ pub trait Model: Debug + Send {
 
     /// How long a request that begins at `at` with the head at sector `head` is expected to take,
     /// not out of the cache on board. Changes nothing: schedulers ask it of every request.
-    fn expected(&self, at: Nanos, head: u64, request: &Request) -> Nanos;
+    fn expected(&self, at: Nanos, head: u64, request: &DiskRequest) -> Nanos;
 
     /// How long it does take. Models with state (a write buffer, a link) note the request; calls
     /// come in order of `at`.
-    fn access(&mut self, at: Nanos, head: u64, request: &Request, random: &mut Random) -> Nanos {
+    fn access(
+        &mut self,
+        at: Nanos,
+        head: u64,
+        request: &DiskRequest,
+        random: &mut Random,
+    ) -> Nanos {
         let _ = random;
         self.expected(at, head, request)
     }

@@ -1,7 +1,7 @@
 //! A store behind a network: a round trip that requests share, and a link that they take in turn.
 
 use super::Model;
-use crate::{Nanos, Random, Request, SECTOR};
+use crate::{DiskRequest, Nanos, Random, SECTOR};
 use serde::{Deserialize, Serialize};
 
 /// The parameters of a profile's section `network`.
@@ -34,7 +34,7 @@ impl NetworkModel {
     }
 
     /// When the link will have moved a request that begins at `at`, and how long that is from then.
-    fn moved(&self, at: Nanos, request: &Request) -> (f64, Nanos) {
+    fn moved(&self, at: Nanos, request: &DiskRequest) -> (f64, Nanos) {
         let p = &self.parameters;
         let per_byte = 1e9 / (p.mib_s * f64::from(1 << 20));
         let saved = p.burst_kib * 1024.0 * per_byte;
@@ -53,11 +53,11 @@ impl Model for NetworkModel {
         self.parameters.window as usize
     }
 
-    fn expected(&self, at: Nanos, _: u64, request: &Request) -> Nanos {
+    fn expected(&self, at: Nanos, _: u64, request: &DiskRequest) -> Nanos {
         self.moved(at, request).1
     }
 
-    fn access(&mut self, at: Nanos, _: u64, request: &Request, _: &mut Random) -> Nanos {
+    fn access(&mut self, at: Nanos, _: u64, request: &DiskRequest, _: &mut Random) -> Nanos {
         let (until, time) = self.moved(at, request);
         self.link = until;
         time
@@ -73,7 +73,7 @@ mod tests {
         let parameters = Network { rtt_us: 1000.0, mib_s: 1.0, burst_kib: 0.0, window: 8 };
         let mut model = NetworkModel::new(parameters, 1 << 20);
         let mut random = Random::new(1);
-        let read = Request { sectors: 2048, ..Request::default() };
+        let read = DiskRequest { sectors: 2048, ..DiskRequest::default() };
         let mut at = |t| model.access(t, 0, &read, &mut random);
         assert_eq!([at(0), at(0)], [1_001_000_000, 2_001_000_000]);
         assert_eq!(at(9_000_000_000), 1_001_000_000);
@@ -84,7 +84,7 @@ mod tests {
         let parameters = Network { rtt_us: 0.0, mib_s: 1.0, burst_kib: 1024.0, window: 8 };
         let mut model = NetworkModel::new(parameters, 1 << 20);
         let mut random = Random::new(1);
-        let read = Request { sectors: 2048, ..Request::default() };
+        let read = DiskRequest { sectors: 2048, ..DiskRequest::default() };
         let mut at = |t| model.access(t, 0, &read, &mut random);
         assert_eq!([at(5_000_000_000), at(5_000_000_000)], [0, 1_000_000_000]);
     }

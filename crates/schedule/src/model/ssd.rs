@@ -2,7 +2,7 @@
 //! worked on at once; writes go to a buffer until that is full.
 
 use super::{Model, spread::Spread};
-use crate::{Nanos, Op, Random, Request};
+use crate::{DiskRequest, Nanos, Op, Random};
 use serde::{Deserialize, Serialize};
 
 /// How long one kind of operation takes: base + slope * size.
@@ -79,7 +79,7 @@ impl SsdModel {
     }
 
     /// Nanoseconds of a request without the spread.
-    fn time(&self, at: Nanos, request: &Request) -> f64 {
+    fn time(&self, at: Nanos, request: &DiskRequest) -> f64 {
         let p = &self.parameters;
         let affine = match (request.op, &p.write_buffer) {
             (Op::Read, _) => p.read,
@@ -103,11 +103,11 @@ impl Model for SsdModel {
         self.parameters.servers as usize
     }
 
-    fn expected(&self, at: Nanos, _: u64, request: &Request) -> Nanos {
+    fn expected(&self, at: Nanos, _: u64, request: &DiskRequest) -> Nanos {
         (self.time(at, request) * self.mean) as Nanos
     }
 
-    fn access(&mut self, at: Nanos, _: u64, request: &Request, random: &mut Random) -> Nanos {
+    fn access(&mut self, at: Nanos, _: u64, request: &DiskRequest, random: &mut Random) -> Nanos {
         let time = self.time(at, request) * self.parameters.spread.sample(random);
         if let (Op::Write, Some(buffer)) = (request.op, &self.parameters.write_buffer) {
             let bytes = f64::from(request.sectors) * 512.0;
@@ -130,7 +130,7 @@ mod tests {
         let parameters =
             Ssd { servers: 1, read: fast, write: fast, spread: one(), write_buffer: Some(buffer) };
         let mut model = SsdModel::new(parameters, 1 << 20);
-        let write = Request { op: Op::Write, sectors: 1024, ..Request::default() };
+        let write = DiskRequest { op: Op::Write, sectors: 1024, ..DiskRequest::default() };
         let mut random = Random::new(1);
         let mut at = |t| model.access(t, 0, &write, &mut random);
         assert_eq!([at(0), at(0), at(0)], [10_000, 10_000, 500_000]);

@@ -9,21 +9,21 @@
 //! Writes go in C-LOOK order while no read waits. The seed has no guard against reads that never
 //! end; here a write that has waited `write-delay` starts a batch of 16.
 
-use super::table::{Plan, clook};
-use super::{Decision, Kind, Parameters, Scheduler, View, sorted::Sorted, sstf::nothing};
+use super::table::{ReadPlan, clook};
+use super::{Decision, Parameters, Scheduler, SchedulerKind, View, sorted::Sorted, sstf::nothing};
 use crate::hits::Pending;
 use crate::model::disk::Travel;
-use crate::{Nanos, Op, Request, SegmentCache};
+use crate::{DiskRequest, Nanos, Op, SegmentCache};
 use block::Result;
 use std::collections::VecDeque;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "cats",
     about: "the seed's: predicted hits, then the table, C-LOOK while reads are late",
     make: |parameters| make(parameters, true),
 };
 
-pub(super) const PLAIN: Kind = Kind {
+pub(super) const PLAIN: SchedulerKind = SchedulerKind {
     name: "cats-no-cache",
     about: "CATS without its shadow cache",
     make: |parameters| make(parameters, false),
@@ -42,7 +42,7 @@ fn make(parameters: &mut Parameters, hits: bool) -> Result<Box<dyn Scheduler>> {
         write_delay: parameters.time("write-delay", 500.0)?,
         reads: Pending::default(),
         writes: Writes::default(),
-        plan: Plan::default(),
+        plan: ReadPlan::default(),
         none: nothing(),
         last_done: None,
         counted: Counted::default(),
@@ -62,13 +62,13 @@ struct Counted {
 #[derive(Debug, Default)]
 struct Writes {
     sorted: Sorted,
-    fifo: VecDeque<Request>,
+    fifo: VecDeque<DiskRequest>,
     batch: u32,
 }
 
 impl Writes {
     /// The next write, if writes are to go now.
-    fn next(&mut self, no_reads: bool, delay: Nanos, view: &View<'_>) -> Option<Request> {
+    fn next(&mut self, no_reads: bool, delay: Nanos, view: &View<'_>) -> Option<DiskRequest> {
         while self.fifo.front().is_some_and(|first| !self.sorted.has(first)) {
             self.fifo.pop_front();
         }
@@ -97,7 +97,7 @@ struct Cats {
     write_delay: Nanos,
     reads: Pending,
     writes: Writes,
-    plan: Plan,
+    plan: ReadPlan,
     none: SegmentCache,
     last_done: Option<Nanos>,
     counted: Counted,
@@ -127,7 +127,7 @@ impl Cats {
 }
 
 impl Scheduler for Cats {
-    fn add(&mut self, request: Request, view: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, view: &View<'_>) {
         if request.op == Op::Write {
             self.writes.sorted.add(request);
             self.writes.fifo.push_back(request);
@@ -159,7 +159,7 @@ impl Scheduler for Cats {
         index.map_or(Decision::Idle, |i| Decision::Go(self.reads.take(i), Travel::Direct))
     }
 
-    fn done(&mut self, _: &Request, view: &View<'_>) {
+    fn done(&mut self, _: &DiskRequest, view: &View<'_>) {
         self.last_done = Some(view.now);
     }
 

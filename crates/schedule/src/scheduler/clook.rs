@@ -1,10 +1,10 @@
 //! C-LOOK: upwards from request to request, then back to the lowest one. What Linux called CSCAN
 //! until 2.6, and the seed with it.
 
-use super::{Decision, Kind, Scheduler, View, sorted::Sorted};
-use crate::{Request, model::disk::Travel};
+use super::{Decision, Scheduler, SchedulerKind, View, sorted::Sorted};
+use crate::{DiskRequest, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "clook",
     about: "upwards, then back to the lowest request (the seed's CSCAN)",
     make: |_| Ok(Box::new(Clook::default())),
@@ -14,7 +14,7 @@ pub(super) const KIND: Kind = Kind {
 struct Clook(Sorted);
 
 impl Scheduler for Clook {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.0.add(request);
     }
 

@@ -1,9 +1,9 @@
 //! CSCAN as textbooks have it: upwards to the last sector, back to the first, upwards again.
 
-use super::{Decision, Kind, Scheduler, View, sorted::Sorted};
-use crate::{Request, model::disk::Travel};
+use super::{Decision, Scheduler, SchedulerKind, View, sorted::Sorted};
+use crate::{DiskRequest, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "cscan",
     about: "upwards to the last sector, back to the first",
     make: |_| Ok(Box::new(Cscan::default())),
@@ -13,7 +13,7 @@ pub(super) const KIND: Kind = Kind {
 struct Cscan(Sorted);
 
 impl Scheduler for Cscan {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.0.add(request);
     }
 

@@ -1,11 +1,11 @@
 //! Linux' mq-deadline: batches in ascending order, reads before writes, each with a soft deadline.
 
-use super::{Decision, Kind, Parameters, Scheduler, View, sorted::Sorted};
-use crate::{Nanos, Op, Request, model::disk::Travel};
+use super::{Decision, Parameters, Scheduler, SchedulerKind, View, sorted::Sorted};
+use crate::{DiskRequest, Nanos, Op, model::disk::Travel};
 use block::Result;
 use std::collections::VecDeque;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "deadline",
     about: "Linux' mq-deadline: ascending batches, reads first, soft deadlines",
     make,
@@ -31,7 +31,7 @@ fn make(parameters: &mut Parameters) -> Result<Box<dyn Scheduler>> {
 struct Side {
     sorted: Sorted,
     /// In order of arrival; some of them are gone from `sorted`.
-    fifo: VecDeque<Request>,
+    fifo: VecDeque<DiskRequest>,
     expire: Nanos,
     /// Where the last request ended in the order.
     next: Option<u64>,
@@ -43,12 +43,12 @@ impl Side {
     }
 
     /// The one behind the last one.
-    fn following(&self) -> Option<Request> {
+    fn following(&self) -> Option<DiskRequest> {
         self.next.and_then(|sector| self.sorted.above(sector))
     }
 
     /// The one that has waited longest.
-    fn oldest(&mut self) -> Option<Request> {
+    fn oldest(&mut self) -> Option<DiskRequest> {
         while let Some(first) = self.fifo.front() {
             if self.sorted.has(first) {
                 return Some(*first);
@@ -74,7 +74,7 @@ struct Deadline {
 
 impl Deadline {
     /// Begins a batch: which side, and where.
-    fn begin(&mut self, now: Nanos) -> Option<Request> {
+    fn begin(&mut self, now: Nanos) -> Option<DiskRequest> {
         let (reads, writes) = (self.sides[0].sorted.len() > 0, self.sides[1].sorted.len() > 0);
         self.side = match (reads, writes) {
             (true, true) if self.starved >= self.writes_starved => 1,
@@ -96,7 +96,7 @@ impl Deadline {
 }
 
 impl Scheduler for Deadline {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         let side = &mut self.sides[usize::from(request.op == Op::Write)];
         side.sorted.add(request);
         side.fifo.push_back(request);

@@ -3,7 +3,7 @@
 //! Druschel, "Anticipatory scheduling", 2001).
 
 use super::{Decision, Scheduler, View};
-use crate::{Nanos, Op, Request, model::disk::Travel};
+use crate::{DiskRequest, Nanos, Op, model::disk::Travel};
 use std::collections::{HashMap, VecDeque};
 
 /// The client whose queue all writes share: nobody waits for them.
@@ -11,7 +11,7 @@ const WRITES: u32 = u32::MAX;
 
 /// How long a turn is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct TurnLimits {
     /// How long the disk waits for the next request of a client.
     pub(super) idle: Nanos,
     /// The time of a turn.
@@ -40,7 +40,7 @@ pub(super) struct Seeks {
 const FAR: u64 = 800;
 
 impl Seeks {
-    fn add(&mut self, request: &Request) {
+    fn add(&mut self, request: &DiskRequest) {
         if let Some(last) = self.last {
             let distance = request.start.abs_diff(last);
             self.far = self.far << 1 | u32::from(distance > FAR);
@@ -54,8 +54,8 @@ impl Seeks {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    requests: VecDeque<Request>,
+struct ClientQueue {
+    requests: VecDeque<DiskRequest>,
     in_turn: bool,
     /// When its last request was done.
     done: Option<Nanos>,
@@ -66,9 +66,9 @@ struct Queue {
 
 #[derive(Debug)]
 pub(super) struct Fair {
-    turn: Turn,
+    turn: TurnLimits,
     index: HashMap<u32, usize>,
-    queues: Vec<Queue>,
+    queues: Vec<ClientQueue>,
     order: VecDeque<usize>,
     active: Option<usize>,
     slice_end: Nanos,
@@ -79,7 +79,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    pub(super) fn new(turn: Turn) -> Self {
+    pub(super) fn new(turn: TurnLimits) -> Self {
         Self {
             turn,
             index: HashMap::new(),
@@ -94,12 +94,12 @@ impl Fair {
         }
     }
 
-    fn queue(&mut self, request: &Request) -> usize {
+    fn queue(&mut self, request: &DiskRequest) -> usize {
         let client = if request.op == Op::Write { WRITES } else { request.client };
         let next = self.queues.len();
         let index = *self.index.entry(client).or_insert(next);
         if index == next {
-            self.queues.push(Queue::default());
+            self.queues.push(ClientQueue::default());
         }
         index
     }
@@ -131,7 +131,7 @@ impl Fair {
 }
 
 impl Scheduler for Fair {
-    fn add(&mut self, request: Request, view: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, view: &View<'_>) {
         let index = self.queue(&request);
         let most = self.turn.idle.saturating_mul(2);
         let queue = &mut self.queues[index];
@@ -168,7 +168,7 @@ impl Scheduler for Fair {
         }
     }
 
-    fn done(&mut self, request: &Request, view: &View<'_>) {
+    fn done(&mut self, request: &DiskRequest, view: &View<'_>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let index = self.queue(request);
         let queue = &mut self.queues[index];

@@ -1,20 +1,20 @@
 //! First come, first served.
 
-use super::{Decision, Kind, Scheduler, View};
-use crate::{Request, model::disk::Travel};
+use super::{Decision, Scheduler, SchedulerKind, View};
+use crate::{DiskRequest, model::disk::Travel};
 use std::collections::VecDeque;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "fcfs",
     about: "first come, first served",
     make: |_| Ok(Box::new(Fcfs::default())),
 };
 
 #[derive(Debug, Default)]
-struct Fcfs(VecDeque<Request>);
+struct Fcfs(VecDeque<DiskRequest>);
 
 impl Scheduler for Fcfs {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.0.push_back(request);
     }
 

@@ -1,10 +1,10 @@
 //! Hit-first and C-LOOK: what is left of CATS when the disk is saturated, without a table.
 
-use super::{Decision, Kind, Scheduler, View, table::clook};
+use super::{Decision, Scheduler, SchedulerKind, View, table::clook};
 use crate::hits::Pending;
-use crate::{Request, model::disk::Travel};
+use crate::{DiskRequest, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "hit-clook",
     about: "predicted hits first, else upwards and back",
     make: |_| Ok(Box::new(HitClook::default())),
@@ -14,7 +14,7 @@ pub(super) const KIND: Kind = Kind {
 struct HitClook(Pending);
 
 impl Scheduler for HitClook {
-    fn add(&mut self, request: Request, view: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, view: &View<'_>) {
         self.0.add(request, view.shadow);
     }
 

@@ -7,12 +7,12 @@
 //! it goes to who has waited about as long as the others, and little is left for the longest waits, which cost the mean
 //! most. With a credit in proportion to the wait (0.02 of it) the 99th percentile was 8 % longer at nearly the same mean.
 
-use super::{Decision, Kind, Parameters, Scheduler, View};
+use super::{Decision, Parameters, Scheduler, SchedulerKind, View};
 use crate::hits::Pending;
-use crate::{Request, model::disk::Travel};
+use crate::{DiskRequest, model::disk::Travel};
 use block::Result;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "hit-satf",
     about: "hit-first aged SATF: shortest access, hits known, less a credit for the wait",
     make,
@@ -80,7 +80,7 @@ impl HitSatf {
 }
 
 impl Scheduler for HitSatf {
-    fn add(&mut self, request: Request, view: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, view: &View<'_>) {
         self.waiting.add(request, view.shadow);
     }
 

@@ -1,9 +1,9 @@
 //! LOOK: back and forth, turning at the last request of each direction.
 
-use super::{Decision, Kind, Scheduler, View, sorted::Sorted};
-use crate::{Request, model::disk::Travel};
+use super::{Decision, Scheduler, SchedulerKind, View, sorted::Sorted};
+use crate::{DiskRequest, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "look",
     about: "back and forth, turning at the last request",
     make: |_| Ok(Box::new(Look { waiting: Sorted::default(), up: true })),
@@ -16,7 +16,7 @@ struct Look {
 }
 
 impl Scheduler for Look {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.waiting.add(request);
     }
 

@@ -24,7 +24,7 @@ mod table;
 pub use parameters::Parameters;
 
 use crate::model::{Model, disk::Travel};
-use crate::{Nanos, Request, SegmentCache};
+use crate::{DiskRequest, Nanos, SegmentCache};
 use block::{Error, Result};
 use std::fmt::Debug;
 
@@ -47,7 +47,7 @@ pub struct View<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// This request, which the scheduler no longer has.
-    Go(Request, Travel),
+    Go(DiskRequest, Travel),
     /// Nothing before this moment, unless something arrives.
     Wait(Nanos),
     /// Nothing until something arrives or is done.
@@ -57,14 +57,14 @@ pub enum Decision {
 /// Decides the order of requests.
 pub trait Scheduler: Debug + Send {
     /// A request arrived.
-    fn add(&mut self, request: Request, view: &View<'_>);
+    fn add(&mut self, request: DiskRequest, view: &View<'_>);
 
     /// What comes next. The driver asks again whenever something has arrived, was done, or the
     /// moment of a [`Wait`](Decision::Wait) has come.
     fn next(&mut self, view: &View<'_>) -> Decision;
 
     /// A request that was handed out is done.
-    fn done(&mut self, request: &Request, view: &View<'_>) {
+    fn done(&mut self, request: &DiskRequest, view: &View<'_>) {
         let _ = (request, view);
     }
 
@@ -79,7 +79,7 @@ pub trait Scheduler: Debug + Send {
 
 /// A scheduler that can be asked for by name.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct SchedulerKind {
     /// Its name.
     pub name: &'static str,
     /// What it does, in a line.
@@ -88,7 +88,7 @@ pub struct Kind {
 }
 
 /// All schedulers.
-pub const ALL: [Kind; 15] = [
+pub const ALL: [SchedulerKind; 15] = [
     fcfs::KIND,
     sstf::KIND,
     scan::KIND,

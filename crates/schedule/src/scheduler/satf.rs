@@ -1,10 +1,10 @@
 //! Shortest access time first: the request that the model says is served soonest, rotation included.
 
-use super::{Decision, Kind, Scheduler, View, sstf::nothing};
+use super::{Decision, Scheduler, SchedulerKind, View, sstf::nothing};
 use crate::hits::Pending;
-use crate::{Request, SegmentCache, model::disk::Travel};
+use crate::{DiskRequest, SegmentCache, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "satf",
     about: "the shortest access by the model first, hits not known",
     make: |_| Ok(Box::new(Satf { waiting: Pending::default(), none: nothing() })),
@@ -17,7 +17,7 @@ struct Satf {
 }
 
 impl Scheduler for Satf {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.waiting.add(request, &self.none);
     }
 

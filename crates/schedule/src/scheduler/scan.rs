@@ -1,22 +1,22 @@
 //! SCAN: back and forth over the whole disk. The arm goes to the edge before it turns.
 
-use super::{Decision, Kind, Scheduler, View, sorted::Sorted};
-use crate::{Request, model::disk::Travel};
+use super::{Decision, Scheduler, SchedulerKind, View, sorted::Sorted};
+use crate::{DiskRequest, model::disk::Travel};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "scan",
     about: "back and forth over the whole disk",
-    make: |_| Ok(Box::new(Scan { waiting: Sorted::default(), up: true })),
+    make: |_| Ok(Box::new(ElevatorScan { waiting: Sorted::default(), up: true })),
 };
 
 #[derive(Debug)]
-struct Scan {
+struct ElevatorScan {
     waiting: Sorted,
     up: bool,
 }
 
-impl Scheduler for Scan {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+impl Scheduler for ElevatorScan {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.waiting.add(request);
     }
 

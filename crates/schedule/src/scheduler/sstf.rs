@@ -1,11 +1,11 @@
 //! Shortest seek first.
 
-use super::{Decision, Kind, Scheduler, View};
+use super::{Decision, Scheduler, SchedulerKind, View};
 use crate::hits::Pending;
 use crate::model::disk::Travel;
-use crate::{CacheShape, Request, SegmentCache};
+use crate::{CacheShape, DiskRequest, SegmentCache};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "sstf",
     about: "the nearest request first",
     make: |_| Ok(Box::new(Sstf { waiting: Pending::default(), none: nothing() })),
@@ -23,7 +23,7 @@ struct Sstf {
 }
 
 impl Scheduler for Sstf {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         self.waiting.add(request, &self.none);
     }
 

@@ -1,15 +1,15 @@
 //! The static-optimal table as a scheduler: a plan is followed until a request arrives. Reads before
 //! writes; writes in ascending order.
 
-use super::{Decision, Kind, Parameters, Scheduler, View, sorted::Sorted, sstf::nothing};
+use super::{Decision, Parameters, Scheduler, SchedulerKind, View, sorted::Sorted, sstf::nothing};
 use crate::hits::Pending;
 use crate::model::disk::Travel;
 use crate::optimal::{Move, Planner};
-use crate::{Op, Request, SegmentCache};
+use crate::{DiskRequest, Op, SegmentCache};
 use block::Result;
 use std::collections::VecDeque;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: SchedulerKind = SchedulerKind {
     name: "table",
     about: "the order that is optimal if nothing more arrives (O(N^2) table)",
     make,
@@ -19,17 +19,17 @@ pub(super) const KIND: Kind = Kind {
 const MOST: usize = 128;
 
 fn make(_: &mut Parameters) -> Result<Box<dyn Scheduler>> {
-    Ok(Box::new(Table {
+    Ok(Box::new(TableScheduler {
         reads: Pending::default(),
         writes: Sorted::default(),
-        plan: Plan::default(),
+        plan: ReadPlan::default(),
         none: nothing(),
     }))
 }
 
 /// A plan for waiting reads.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ReadPlan {
     planner: Planner,
     positions: Vec<(u64, u64)>,
     sectors: Vec<u64>,
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub(super) made: u64,
 }
 
-impl Plan {
+impl ReadPlan {
     /// What was planned no longer holds.
     pub(super) fn spoil(&mut self) {
         self.stale = true;
@@ -102,15 +102,15 @@ pub(super) fn clook(reads: &Pending, head: u64) -> Option<usize> {
 }
 
 #[derive(Debug)]
-struct Table {
+struct TableScheduler {
     reads: Pending,
     writes: Sorted,
-    plan: Plan,
+    plan: ReadPlan,
     none: SegmentCache,
 }
 
-impl Scheduler for Table {
-    fn add(&mut self, request: Request, _: &View<'_>) {
+impl Scheduler for TableScheduler {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
         match request.op {
             Op::Read => {
                 self.reads.add(request, &self.none);

@@ -8,7 +8,7 @@ const FINE: u32 = 7;
 
 /// A histogram of times.
 #[derive(Clone, Debug)]
-pub struct Histogram {
+pub struct TimeHistogram {
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -16,7 +16,7 @@ pub struct Histogram {
     most: Nanos,
 }
 
-impl Default for Histogram {
+impl Default for TimeHistogram {
     fn default() -> Self {
         let classes = ((64 - FINE as usize) << FINE) + (1 << FINE);
         Self { counts: vec![0; classes], count: 0, sum: 0, squares: 0.0, most: 0 }
@@ -45,7 +45,7 @@ fn bounds(class: usize) -> (f64, f64) {
     }
 }
 
-impl Histogram {
+impl TimeHistogram {
     /// Counts one.
     pub fn add(&mut self, time: Nanos) {
         self.counts[class(time)] += 1;
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn moments_are_exact_and_quantiles_close() {
-        let (mut histogram, mut random) = (Histogram::default(), Random::new(5));
+        let (mut histogram, mut random) = (TimeHistogram::default(), Random::new(5));
         let mut all: Vec<f64> = Vec::new();
         for _ in 0..50_000 {
             let time = (random.exponential(3e6)) as u64;

@@ -2,9 +2,9 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`run`](mod@run) | [`Setup`] and [`run()`]: the events |
-//! | [`outcome`] | [`Outcome`]: what was counted |
-//! | [`histogram`] | [`Histogram`]: times with their percentiles |
+//! | [`run`](mod@run) | [`SimulationSetup`] and [`run()`]: the events |
+//! | [`outcome`] | [`SimulationOutcome`]: what was counted |
+//! | [`histogram`] | [`TimeHistogram`]: times with their percentiles |
 //! | [`laws`] | Little's law and the utilisation law |
 
 pub mod histogram;
@@ -12,6 +12,6 @@ pub mod laws;
 pub mod outcome;
 pub mod run;
 
-pub use histogram::Histogram;
-pub use outcome::{Outcome, Sample};
-pub use run::{Setup, run};
+pub use histogram::TimeHistogram;
+pub use outcome::{RunSample, SimulationOutcome};
+pub use run::{SimulationSetup, run};

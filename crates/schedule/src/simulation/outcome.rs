@@ -1,13 +1,13 @@
 //! What a run counted.
 
-use super::Histogram;
+use super::TimeHistogram;
 use super::laws::Balance;
 use crate::model::disk::Service;
-use crate::{Nanos, Request};
+use crate::{DiskRequest, Nanos};
 
 /// A point of a run, for plots.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sample {
+pub struct RunSample {
     /// When, in milliseconds since the window began.
     pub at_ms: f64,
     /// How many requests were in the system.
@@ -26,13 +26,13 @@ const PATH: usize = 300;
 
 /// What a run counted after its warm-up.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// From dispatch to done: the seed's *service*, with what waits in the driver.
-    pub service: Histogram,
+    pub service: TimeHistogram,
     /// From the disk's begin to done.
-    pub device: Histogram,
+    pub device: TimeHistogram,
     /// From arrival to done.
-    pub response: Histogram,
+    pub response: TimeHistogram,
     /// How long the window was.
     pub window: Nanos,
     /// Sectors moved.
@@ -52,7 +52,7 @@ pub struct Outcome {
     /// What the scheduler counted.
     pub counters: Vec<(&'static str, u64)>,
     /// Points for plots, if asked for: some of the whole window.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<RunSample>,
     /// Where the head went first: milliseconds and sectors, if points were asked for.
     pub path: Vec<(f64, u64)>,
     pub(super) every: u64,
@@ -60,8 +60,8 @@ pub struct Outcome {
 
 /// A request between dispatch and done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    pub(super) request: Request,
+pub(super) struct DispatchedRequest {
+    pub(super) request: DiskRequest,
     pub(super) arrived: Nanos,
     pub(super) dispatched: Nanos,
     pub(super) begun: Nanos,
@@ -69,9 +69,9 @@ pub(super) struct Flight {
     pub(super) service: Service,
 }
 
-impl Outcome {
+impl SimulationOutcome {
     /// A request is done.
-    pub(super) fn count(&mut self, flight: &Flight, now: Nanos) {
+    pub(super) fn count(&mut self, flight: &DispatchedRequest, now: Nanos) {
         self.service.add(now - flight.dispatched);
         self.device.add(now - flight.begun);
         self.response.add(now - flight.arrived);
@@ -82,7 +82,7 @@ impl Outcome {
     }
 
     /// Keeps a point of the run, or not.
-    pub(super) fn sample(&mut self, flight: &Flight, at: Nanos, in_system: u64) {
+    pub(super) fn sample(&mut self, flight: &DispatchedRequest, at: Nanos, in_system: u64) {
         if !flight.service.hit && self.path.len() < PATH {
             self.path.push((at as f64 * 1e-6, flight.request.start));
         }
@@ -91,7 +91,7 @@ impl Outcome {
             return;
         }
         let (sector, hit) = (flight.request.start, flight.service.hit);
-        self.samples.push(Sample { at_ms: at as f64 * 1e-6, in_system, sector, hit });
+        self.samples.push(RunSample { at_ms: at as f64 * 1e-6, in_system, sector, hit });
         if self.samples.len() == SAMPLES {
             let mut keep = false;
             self.samples.retain(|_| {

@@ -1,10 +1,10 @@
 //! The events of a run.
 
 use super::laws::Balance;
-use super::outcome::{Flight, Outcome};
+use super::outcome::{DispatchedRequest, SimulationOutcome};
 use crate::load::Load;
 use crate::model::disk::{Service, Travel};
-use crate::{CacheShape, Decision, Disk, Model, Nanos, Op, Random, Request, Scheduler};
+use crate::{CacheShape, Decision, DiskRequest, Model, ModelledDisk, Nanos, Op, Random, Scheduler};
 use crate::{SegmentCache, View};
 use block::{Error, Result};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ const MOST: usize = 1 << 16;
 
 /// A run.
 #[derive(Debug)]
-pub struct Setup<'a> {
+pub struct SimulationSetup<'a> {
     /// The disk that serves.
     pub model: Box<dyn Model>,
     /// What the scheduler believes the disk to be like; the disk itself when not given.
@@ -41,15 +41,15 @@ pub struct Setup<'a> {
 /// What the driver was given and the disk does not have yet.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
-    flight: Flight,
+    flight: DispatchedRequest,
     travel: Travel,
 }
 
-struct Run<'a> {
+struct SimulationRun<'a> {
     believed: Option<&'a dyn Model>,
     scheduler: Box<dyn Scheduler>,
     load: Box<dyn Load + 'a>,
-    disk: Disk,
+    disk: ModelledDisk,
     shadow: SegmentCache,
     random: Random,
     outstanding: usize,
@@ -60,11 +60,11 @@ struct Run<'a> {
     /// When that is expected.
     free: Nanos,
     driver: VecDeque<Queued>,
-    on_disk: Vec<(Nanos, Flight)>,
+    on_disk: Vec<(Nanos, DispatchedRequest)>,
     /// When each request in the system arrived, by id; free ids.
     arrived: Vec<Option<Nanos>>,
     free_ids: Vec<u64>,
-    arriving: Vec<Request>,
+    arriving: Vec<DiskRequest>,
     poll: Option<Nanos>,
     system: Balance,
     device: Balance,
@@ -77,7 +77,7 @@ struct Run<'a> {
 /// [`Invalid`](block::ErrorKind::Invalid) when the load asks beyond the disk's end or for more than
 /// the disk can do; [`Internal`](block::ErrorKind::Internal) when the scheduler loses or repeats a
 /// request, or when Little's law or the utilisation law does not hold; those of the load.
-pub fn run(setup: Setup<'_>) -> Result<Outcome> {
+pub fn run(setup: SimulationSetup<'_>) -> Result<SimulationOutcome> {
     if setup.requests <= setup.warm_up {
         return Err(Error::invalid(format!(
             "{} requests, of which the first {} are not counted; give more",
@@ -86,11 +86,11 @@ pub fn run(setup: Setup<'_>) -> Result<Outcome> {
     }
     let shadow = setup.shadow.unwrap_or(setup.model.cache());
     let servers = setup.model.servers().max(1);
-    let mut run = Run {
+    let mut run = SimulationRun {
         believed: setup.believed,
         scheduler: setup.scheduler,
         load: setup.load,
-        disk: Disk::new(setup.model),
+        disk: ModelledDisk::new(setup.model),
         shadow: SegmentCache::new(shadow),
         random: Random::new(setup.seed),
         outstanding: setup.outstanding.max(1),
@@ -108,7 +108,7 @@ pub fn run(setup: Setup<'_>) -> Result<Outcome> {
         device: Balance::default(),
         done: 0,
     };
-    let mut outcome = Outcome { servers, ..Outcome::default() };
+    let mut outcome = SimulationOutcome { servers, ..SimulationOutcome::default() };
     let mut began = 0;
     if setup.warm_up == 0 {
         run.begin();
@@ -155,7 +155,7 @@ macro_rules! view {
     };
 }
 
-impl Run<'_> {
+impl SimulationRun<'_> {
     /// The window begins.
     fn begin(&mut self) {
         self.system.begin(self.now);
@@ -189,8 +189,8 @@ impl Run<'_> {
     }
 
     /// A request that is done now.
-    fn finished(&mut self) -> Result<Option<Flight>> {
-        let done = |(_, (at, flight)): &(usize, &(Nanos, Flight))| (*at, flight.begun);
+    fn finished(&mut self) -> Result<Option<DispatchedRequest>> {
+        let done = |(_, (at, flight)): &(usize, &(Nanos, DispatchedRequest))| (*at, flight.begun);
         let first = self.on_disk.iter().enumerate().min_by_key(done);
         let Some(index) = first.filter(|(_, (at, _))| *at <= self.now).map(|(i, _)| i) else {
             return Ok(None);
@@ -221,7 +221,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn add(&mut self, mut request: Request) -> Result<()> {
+    fn add(&mut self, mut request: DiskRequest) -> Result<()> {
         let sectors = self.disk.model().sectors();
         if request.sectors == 0 || request.end() > sectors {
             return Err(Error::invalid(format!(
@@ -267,7 +267,7 @@ impl Run<'_> {
     }
 
     /// The driver takes a request.
-    fn take(&mut self, request: Request, travel: Travel) -> Result<()> {
+    fn take(&mut self, request: DiskRequest, travel: Travel) -> Result<()> {
         let id = request.id as usize;
         let arrived = self.arrived.get_mut(id).and_then(Option::take).ok_or_else(|| {
             Error::internal(format!(
@@ -297,7 +297,8 @@ impl Run<'_> {
         }
         let service = Service { time: 0, expected: 0, hit: false, distance: 0 };
         let dispatched = self.now;
-        let flight = Flight { request, arrived, dispatched, begun: 0, predicted, service };
+        let flight =
+            DispatchedRequest { request, arrived, dispatched, begun: 0, predicted, service };
         self.driver.push_back(Queued { flight, travel });
         self.feed();
         Ok(())

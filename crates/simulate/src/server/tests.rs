@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Chunks, Law};
-use model::{Demand, Kind, ProfileCentre};
+use model::{CentreKind, Demand, ProfileCentre};
 use proptest::prelude::*;
 use trace::{Op, Request};
 
@@ -15,7 +15,7 @@ fn chunks() -> Chunks {
 fn profile(miss_ms: f64) -> Profile {
     let centre = |name: &str, request, miss| ProfileCentre {
         name: name.to_owned(),
-        kind: Kind::Queue,
+        kind: CentreKind::Queue,
         request: Demand::constant(request).unwrap(),
         miss: Demand::constant(miss).unwrap(),
         piece: 0.0,
@@ -122,7 +122,7 @@ fn every_piece_that_comes_takes_its_time() {
     let mut profile = profile(5.0);
     profile.centres.push(ProfileCentre {
         name: "piece cache".to_owned(),
-        kind: Kind::Delay,
+        kind: CentreKind::Delay,
         request: Demand::default(),
         miss: Demand::default(),
         piece: 1e-3,

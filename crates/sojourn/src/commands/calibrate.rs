@@ -17,7 +17,7 @@ use probe::Device;
 use schedule::Profile;
 use schedule::calibrate::flash::{self, Flash};
 use schedule::calibrate::rotating::{self, Rotating};
-use schedule::calibrate::simulated::Simulated;
+use schedule::calibrate::simulated::SimulatedDisk;
 use schedule::calibrate::{FitError, Probe};
 use serde::Serialize;
 use server::throttle::profile;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         Some(name) => {
             let profile = profile(name)?;
             let kind = if profile.rotates() { Kind::Rotating } else { Kind::Flash };
-            let probe = Simulated::new(profile.model()?, args.seed);
+            let probe = SimulatedDisk::new(profile.model()?, args.seed);
             calibrate(args, probe, args.kind.unwrap_or(kind), "a modelled disk")?
         }
         None => {

@@ -17,7 +17,7 @@ use curve::TraceAnswers;
 use engine::config::time::duration;
 use load::TraceLoad;
 use model::Profile;
-use model::predict::{Change, Hits, Holding, Question, Sharing, most_clients};
+use model::predict::{CacheSharing, CapacityQuestion, Hits, ServerCapacity, Upgrade, most_clients};
 use serde::Serialize;
 use served::SimulatedPoint;
 use server::Cached;
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
             most_clients(&profile)
         )));
     }
-    let question = Question {
+    let question = CapacityQuestion {
         block: args.block.map_or(load.mean_bytes, |size| size.0),
         think: match args.think {
             Some(think) => think.as_secs_f64(),
@@ -177,8 +177,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         most,
     };
     let sharing = match args.data {
-        Data::Shared => Sharing::Shared,
-        Data::Private => Sharing::Private { clients: load.clients },
+        Data::Shared => CacheSharing::Shared,
+        Data::Private => CacheSharing::Private { clients: load.clients },
     };
     if args.data == Data::Private && args.served.pieces.0 > 0 && !args.served.simulate {
         return Err(Error::invalid(
@@ -199,8 +199,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         let next = question.purchases(&server_now, &now, (&server(more)?, &hits(more)))?;
         let next = next.into_iter().map(|purchase| Next {
             twice: match purchase.what {
-                Change::Memory => "memory".to_owned(),
-                Change::Centre(name) => name,
+                Upgrade::Memory => "memory".to_owned(),
+                Upgrade::Centre(name) => name,
             },
             clients: purchase.clients,
             at_least: purchase.clients == most,
@@ -248,14 +248,14 @@ fn case(
     memory: u64,
     profile: &Profile,
     hits: &Hits,
-    holding: &Holding,
+    holding: &ServerCapacity,
     next: Vec<Next>,
 ) -> Case {
     let name = |at: usize| profile.centres[at].name.clone();
     let at = holding.clients.max(1) as usize - 1;
     let solution = &holding.solutions[at];
     let queues = profile.centres.iter().zip(&solution.centres);
-    let queues = queues.filter(|(centre, _)| centre.kind != model::Kind::Delay);
+    let queues = queues.filter(|(centre, _)| centre.kind != model::CentreKind::Delay);
     let point = |clients: &u32| {
         let one = holding.solutions.get(*clients as usize - 1)?;
         Some(Point {

@@ -8,7 +8,9 @@ use block::{ByteSize, Error, Result};
 use clap::builder::RangedU64ValueParser;
 use engine::config::time::duration;
 use nbd::Uri;
-use replay::{Answers, Hub, Lateness, Pace, Plan, Report, Script, Selection, Summary};
+use replay::{
+    Answers, Hub, Lateness, Pace, ReplayPlan, ReplayReport, Script, ScriptSelection, Summary,
+};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fmt::Write;
@@ -108,7 +110,7 @@ fn pace(text: &str) -> Result<Pace> {
 #[derive(Serialize)]
 pub(crate) struct View {
     #[serde(flatten)]
-    pub(crate) report: Report,
+    pub(crate) report: ReplayReport,
     /// Requests of the trace that were not replayed: those that are not reads, with --reads-only,
     /// and empty ones.
     skipped: u64,
@@ -120,12 +122,15 @@ pub(crate) struct View {
 pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let bar = Bar::waiting("loading the trace");
     let mut source = args.reading.open(&args.trace)?;
-    let selection =
-        Selection { first: args.first, reads_only: args.reads_only, ..Selection::default() };
+    let selection = ScriptSelection {
+        first: args.first,
+        reads_only: args.reads_only,
+        ..ScriptSelection::default()
+    };
     let script = Script::load(&mut source, selection)?;
     drop((source, bar));
     let skipped = script.skipped();
-    let mut plan = Plan::new(args.target.clone(), &script);
+    let mut plan = ReplayPlan::new(args.target.clone(), &script);
     plan.options = remote::options(&args.target)?;
     plan.clients = args.clients.unwrap_or(plan.clients);
     plan.connections = args.connections;
@@ -150,7 +155,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
 
 /// Replays in a runtime of its own, so that nothing else runs beside; gives the processor time
 /// that it took.
-pub(crate) fn drive(script: Arc<Script>, plan: Plan, threads: usize) -> Result<(Report, Duration)> {
+pub(crate) fn drive(
+    script: Arc<Script>,
+    plan: ReplayPlan,
+    threads: usize,
+) -> Result<(ReplayReport, Duration)> {
     let mut builder = match threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -195,7 +204,7 @@ pub(crate) fn drive(script: Arc<Script>, plan: Plan, threads: usize) -> Result<(
 }
 
 /// How many requests there are in all, when that is known.
-fn script_total(script: &Script, plan: &Plan) -> Option<u64> {
+fn script_total(script: &Script, plan: &ReplayPlan) -> Option<u64> {
     (plan.until.is_none()).then(|| {
         let rounds = f64::from(plan.clients) / script.clients() as f64;
         (script.requests() as f64 * rounds) as u64
@@ -208,7 +217,7 @@ fn cpu_time() -> Duration {
 }
 
 /// What makes a replay a failure.
-fn failure(report: &Report) -> Result<()> {
+fn failure(report: &ReplayReport) -> Result<()> {
     if let Some(verified) = &report.verified
         && verified.wrong > 0
     {

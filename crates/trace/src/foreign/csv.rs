@@ -3,7 +3,7 @@
 
 use super::definition::{Definition, FormatWriter, Parser};
 use super::fields::{number, operation, shown, time};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::lines::LineFormat;
 use super::writer::{ColumnNames, TextWriter};
 use super::{MICROSECOND, MILLISECOND, Parsed, SECOND, SECTOR};
@@ -81,12 +81,12 @@ pub(crate) struct Csv {
 }
 
 /// The fields of a line, without the quotes (RFC 4180, but for line ends in quotes).
-struct Fields<'a> {
+struct CsvFields<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> CsvFields<'a> {
     fn of(line: &'a [u8], separator: u8) -> Self {
         Self { rest: Some(line), separator }
     }
@@ -119,7 +119,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for CsvFields<'a> {
     type Item = Parsed<Cow<'a, [u8]>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -151,7 +151,7 @@ impl Csv {
     fn titles(&mut self, line: &[u8], intake: &mut Intake) -> Parsed<()> {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         self.separator = separator(line);
-        for title in Fields::of(line, self.separator) {
+        for title in CsvFields::of(line, self.separator) {
             let title = String::from_utf8_lossy(title?.trim_ascii()).to_ascii_lowercase();
             let column = column(&title)?;
             let same = |c: &CsvColumn| std::mem::discriminant(c) == std::mem::discriminant(&column);
@@ -172,9 +172,9 @@ impl Csv {
             return Err("there is no column 'length', 'size' or 'sectors'".to_owned());
         }
         if !has(|c| matches!(c, CsvColumn::Time(_))) {
-            intake.times = Times::None;
+            intake.times = TimeOrigin::None;
         }
-        intake.header.times = intake.times != Times::None;
+        intake.header.times = intake.times != TimeOrigin::None;
         intake.header.ops = has(|c| *c == CsvColumn::Op);
         intake.header.latencies = has(|c| matches!(c, CsvColumn::Latency(_)));
         Ok(())
@@ -204,7 +204,7 @@ impl LineFormat for Csv {
             return self.titles(line, intake);
         }
         let mut raw = Raw { length: block::BLOCK, ..Raw::default() };
-        let mut fields = Fields::of(line, self.separator);
+        let mut fields = CsvFields::of(line, self.separator);
         let scaled = |field: &[u8], unit: u64, what: &str| {
             number(field, what)?
                 .checked_mul(unit)

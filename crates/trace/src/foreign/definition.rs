@@ -1,6 +1,6 @@
 //! What the rest of this crate has to know of a format.
 
-use super::intake::{Intake, Times};
+use super::intake::{Intake, TimeOrigin};
 use super::lines::LineFormat;
 use super::records::RecordFormat;
 use super::writer::{Exported, TextWriter};
@@ -20,7 +20,7 @@ pub(crate) struct Definition {
     /// How it is written.
     pub(crate) writer: FormatWriter,
     /// What its times are.
-    pub(crate) times: Times,
+    pub(crate) times: TimeOrigin,
     /// What offsets and lengths are multiples of.
     pub(crate) alignment: Alignment,
     /// Whether a binary format tells reads from writes.
@@ -36,7 +36,7 @@ impl Definition {
         endings: &[],
         reader: None,
         writer: FormatWriter::None,
-        times: Times::Relative,
+        times: TimeOrigin::Relative,
         alignment: Alignment::Bytes(1),
         ops: false,
         guessed: true,

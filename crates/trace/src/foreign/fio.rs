@@ -6,7 +6,7 @@
 
 use super::definition::{Definition, FormatWriter, Parser};
 use super::fields::{number, shown, time, words};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::lines::LineFormat;
 use super::writer::{ColumnNames, TextWriter};
 use super::{MICROSECOND, MILLISECOND, Parsed};
@@ -45,7 +45,7 @@ impl LineFormat for Fio {
             };
             if self.version == 2 {
                 // Until the first wait there is no time.
-                intake.times = Times::None;
+                intake.times = TimeOrigin::None;
                 intake.header.times = false;
             }
             return Ok(());
@@ -77,7 +77,7 @@ impl LineFormat for Fio {
             b"wait" if self.version == 2 => {
                 let until = offset.checked_mul(MILLISECOND).ok_or("it waits for too long")?;
                 self.waited = self.waited.max(until);
-                intake.times = Times::Relative;
+                intake.times = TimeOrigin::Relative;
                 intake.header.times = true;
                 // Requests before the first wait were counted.
                 self.waited = self.waited.max(intake.last);

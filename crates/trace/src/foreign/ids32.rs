@@ -2,7 +2,7 @@
 
 use super::Parsed;
 use super::definition::{Alignment, Definition, Parser};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::records::RecordFormat;
 use crate::Request;
 use crate::bytes::u32_at;
@@ -11,7 +11,7 @@ use crate::bytes::u32_at;
 pub(crate) const FORMAT: Definition = Definition {
     name: "ids32",
     reader: Some(|_, unit, _| Parser::Records(Box::new(Ids32 { unit }))),
-    times: Times::None,
+    times: TimeOrigin::None,
     alignment: Alignment::Block,
     guessed: false,
     ..Definition::READ

@@ -1,8 +1,8 @@
 //! What every foreign request goes through: limits, the shift, the trace's start, the order.
 
 use super::Parsed;
-use super::names::Names;
-use crate::header::{Disk, Header};
+use super::names::NameNumbers;
+use crate::header::{Header, TraceDisk};
 use crate::request::PLACES;
 use crate::{Flags, Op, Request};
 
@@ -23,7 +23,7 @@ pub(crate) struct Raw {
 
 /// What a format's times are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Times {
+pub(crate) enum TimeOrigin {
     /// There are none: requests are counted.
     None,
     /// They begin with the trace.
@@ -39,7 +39,7 @@ const YEAR: u64 = 365 * 86_400 * super::SECOND;
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) header: Header,
-    pub(crate) times: Times,
+    pub(crate) times: TimeOrigin,
     /// Requests may come in any order; whoever reads them sorts.
     unsorted: bool,
     shift: u64,
@@ -49,14 +49,14 @@ pub(crate) struct Intake {
     count: u64,
     /// Requests without a length that were left out.
     empty: u64,
-    pub(crate) clients: Names,
-    pub(crate) disks: Names,
+    pub(crate) clients: NameNumbers,
+    pub(crate) disks: NameNumbers,
 }
 
 impl Intake {
     /// For a format with these times; `shift` is added to each offset.
-    pub(crate) fn new(times: Times, shift: u64, unsorted: bool) -> Self {
-        let header = Header { times: times != Times::None, ..Header::default() };
+    pub(crate) fn new(times: TimeOrigin, shift: u64, unsorted: bool) -> Self {
+        let header = Header { times: times != TimeOrigin::None, ..Header::default() };
         Self {
             header,
             times,
@@ -66,8 +66,8 @@ impl Intake {
             last: 0,
             count: 0,
             empty: 0,
-            clients: Names::default(),
-            disks: Names::default(),
+            clients: NameNumbers::default(),
+            disks: NameNumbers::default(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Intake {
     /// The number of the disk of this name.
     pub(crate) fn disk(&mut self, name: &[u8]) -> Parsed<u32> {
         let (number, new) = self.disks.number(name)?;
-        self.header.disks.extend(new.map(|name| Disk { name, ..Disk::default() }));
+        self.header.disks.extend(new.map(|name| TraceDisk { name, ..TraceDisk::default() }));
         Ok(number)
     }
 
@@ -102,11 +102,11 @@ impl Intake {
         let offset = raw.offset.checked_add(shift).filter(|o| *o <= PLACES - raw.length);
         let offset = offset.ok_or_else(|| too_far(raw))?;
         let time = match self.times {
-            Times::None => self.count,
+            TimeOrigin::None => self.count,
             // Who sorts takes the least of all times off instead.
             _ if self.unsorted => raw.time,
-            Times::Absolute => self.since_start(raw.time, true)?,
-            Times::Relative => self.since_start(raw.time, false)?,
+            TimeOrigin::Absolute => self.since_start(raw.time, true)?,
+            TimeOrigin::Relative => self.since_start(raw.time, false)?,
         };
         if time < self.last && !self.unsorted {
             return Err(too_early(self.last - time));
@@ -140,7 +140,7 @@ impl Intake {
             self.header.clients.push(String::new());
         }
         if self.header.disks.is_empty() && self.count > 0 {
-            self.header.disks.push(Disk::default());
+            self.header.disks.push(TraceDisk::default());
         }
         if self.empty > 0 {
             let line = format!("{} requests of no length were left out", self.empty);
@@ -173,11 +173,11 @@ fn before_first() -> String {
 }
 
 /// What sorting takes off all times, given the least and whether the format's are absolute.
-pub(crate) fn start_of(times: Times, least: u64) -> u64 {
+pub(crate) fn start_of(times: TimeOrigin, least: u64) -> u64 {
     match times {
-        Times::None => 0,
-        Times::Absolute => least,
-        Times::Relative => {
+        TimeOrigin::None => 0,
+        TimeOrigin::Absolute => least,
+        TimeOrigin::Relative => {
             if least > YEAR {
                 least
             } else {

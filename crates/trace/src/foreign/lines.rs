@@ -1,6 +1,6 @@
 //! Text formats: one request a line.
 
-use super::intake::{Intake, Times};
+use super::intake::{Intake, TimeOrigin};
 use super::{Foreign, Parsed};
 use crate::source::BATCH;
 use crate::{Header, Request, Source};
@@ -65,7 +65,7 @@ impl<R: BufRead> Lines<R> {
 }
 
 impl<R: BufRead + Send> Foreign for Lines<R> {
-    fn times(&self) -> Times {
+    fn times(&self) -> TimeOrigin {
         self.intake.times
     }
 }

@@ -35,7 +35,7 @@ use crate::Source;
 /// A source in a foreign format.
 pub(crate) trait Foreign: Source {
     /// What its times are, as far as it was read.
-    fn times(&self) -> intake::Times;
+    fn times(&self) -> intake::TimeOrigin;
 }
 
 /// Bytes of a sector wherever a format counts in sectors.

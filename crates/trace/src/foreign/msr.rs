@@ -5,7 +5,7 @@
 use super::Parsed;
 use super::definition::{Definition, Parser};
 use super::fields::{number, operation, shown, split};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::lines::LineFormat;
 use crate::Request;
 
@@ -13,7 +13,7 @@ use crate::Request;
 pub(crate) const FORMAT: Definition = Definition {
     name: "msr",
     reader: Some(|_, _, _| Parser::Lines(Box::new(Msr::default()))),
-    times: Times::Absolute,
+    times: TimeOrigin::Absolute,
     ..Definition::READ
 };
 

@@ -11,13 +11,13 @@ const MAX_TOTAL: usize = 16 << 20;
 
 /// Numbers for names.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameNumbers {
     known: HashMap<Box<[u8]>, u32>,
     total: usize,
     last: (Box<[u8]>, u32),
 }
 
-impl Names {
+impl NameNumbers {
     /// The number of a name, and the name itself when it is new.
     pub(crate) fn number(&mut self, name: &[u8]) -> Parsed<(u32, Option<String>)> {
         if *self.last.0 == *name && !self.known.is_empty() {

@@ -6,7 +6,7 @@
 
 use super::definition::{Alignment, Definition, Parser};
 use super::fields::{number, shown, words};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::lines::LineFormat;
 use super::{Parsed, SECTOR};
 use crate::{Op, Request};
@@ -15,7 +15,7 @@ use crate::{Op, Request};
 pub(crate) const LIS: Definition = Definition {
     name: "lis",
     reader: Some(|_, _, _| Parser::Lines(Box::new(Lis))),
-    times: Times::None,
+    times: TimeOrigin::None,
     alignment: Alignment::Bytes(512),
     ..Definition::READ
 };
@@ -32,7 +32,7 @@ pub(crate) const MQSIM: Definition = Definition {
 pub(crate) const IDS: Definition = Definition {
     name: "ids",
     reader: Some(|_, unit, _| Parser::Lines(Box::new(Ids { unit }))),
-    times: Times::None,
+    times: TimeOrigin::None,
     alignment: Alignment::Block,
     ..Definition::READ
 };

@@ -5,7 +5,7 @@
 //! record stays one reference.
 
 use super::definition::{Alignment, Definition, FormatWriter, Parser};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::records::RecordFormat;
 use super::writer::Exported;
 use super::{Parsed, SECOND};
@@ -26,7 +26,7 @@ pub(crate) const FORMAT: Definition = Definition {
     endings: &["oracleGeneral"],
     reader: Some(|_, unit, _| Parser::Records(Box::new(Oracle::new(unit)))),
     writer: FormatWriter::File(write),
-    times: Times::Absolute,
+    times: TimeOrigin::Absolute,
     alignment: Alignment::Block,
     ..Definition::READ
 };

@@ -1,6 +1,6 @@
 //! Binary formats: records of one size.
 
-use super::intake::{Intake, Times};
+use super::intake::{Intake, TimeOrigin};
 use super::{Foreign, Parsed};
 use crate::bytes::fill;
 use crate::source::BATCH;
@@ -58,7 +58,7 @@ impl<R: Read> Records<R> {
 }
 
 impl<R: Read + Send> Foreign for Records<R> {
-    fn times(&self) -> Times {
+    fn times(&self) -> TimeOrigin {
         self.intake.times
     }
 }

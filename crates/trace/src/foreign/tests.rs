@@ -1,6 +1,6 @@
 use crate::{
-    ExportOptions, Flags, Format, Header, Memory, Op, OpenOptions, Request, Source, export, open,
-    read,
+    ExportOptions, Flags, Format, Header, Memory, Op, OpenTraceOptions, Request, Source, export,
+    open, read,
 };
 use block::{ErrorKind, Result};
 use proptest::prelude::*;
@@ -14,14 +14,14 @@ fn drain(source: &mut dyn Source) -> Result<Vec<Request>> {
     Ok(all)
 }
 
-fn parse(bytes: &[u8], options: &OpenOptions) -> Result<(Header, Vec<Request>)> {
+fn parse(bytes: &[u8], options: &OpenTraceOptions) -> Result<(Header, Vec<Request>)> {
     let mut source = read(Box::new(Cursor::new(bytes.to_vec())), "t", options)?;
     let all = drain(&mut source)?;
     Ok((source.header().clone(), all))
 }
 
-fn sort() -> OpenOptions {
-    OpenOptions { sort: true, ..OpenOptions::default() }
+fn sort() -> OpenTraceOptions {
+    OpenTraceOptions { sort: true, ..OpenTraceOptions::default() }
 }
 
 fn read_at(time: u64, offset: u64, length: u32) -> Request {
@@ -139,12 +139,12 @@ fn every_format_is_told_from_all_others_in_any_compression() {
             encoder.finish().unwrap()
         };
         let zst = zstd::encode_all(&bytes[..], 1).unwrap();
-        let plain = parse(&bytes, &OpenOptions::default()).unwrap();
+        let plain = parse(&bytes, &OpenTraceOptions::default()).unwrap();
         assert!(!plain.1.is_empty());
         for form in [bytes, gz, zst] {
             std::fs::write(&path, form).unwrap();
-            assert_eq!(crate::guess(&path, &OpenOptions::default()).unwrap(), format);
-            let mut source = open(&path, &OpenOptions::default()).unwrap();
+            assert_eq!(crate::guess(&path, &OpenTraceOptions::default()).unwrap(), format);
+            let mut source = open(&path, &OpenTraceOptions::default()).unwrap();
             assert_eq!(drain(&mut source).unwrap(), plain.1, "{format}");
         }
     }
@@ -152,7 +152,7 @@ fn every_format_is_told_from_all_others_in_any_compression() {
 
 #[test]
 fn fields_become_what_they_mean() {
-    let all = |bytes: &[u8]| parse(bytes, &OpenOptions::default()).unwrap();
+    let all = |bytes: &[u8]| parse(bytes, &OpenTraceOptions::default()).unwrap();
     let (header, msr) = all(MSR.as_bytes());
     assert_eq!((header.clients.as_slice(), header.latencies), (&["usr".to_owned()][..], true));
     assert_eq!(header.disks[1].name, "usr.1");
@@ -210,13 +210,14 @@ fn fields_become_what_they_mean() {
 
 #[test]
 fn errors_say_where_and_what_to_do() {
-    let fail = |bytes: &[u8], options: &OpenOptions| {
+    let fail = |bytes: &[u8], options: &OpenTraceOptions| {
         let error = parse(bytes, options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         error.to_string()
     };
-    let none = OpenOptions::default();
-    let as_format = |format| OpenOptions { format: Some(format), ..OpenOptions::default() };
+    let none = OpenTraceOptions::default();
+    let as_format =
+        |format| OpenTraceOptions { format: Some(format), ..OpenTraceOptions::default() };
     let broken = format!("{MSR}128166372016382155,usr,x,Write,1,4096,5\n");
     let message = fail(broken.as_bytes(), &as_format(Format::Msr));
     assert_eq!(message, "t: line 3: the disk number is not a number below 2^64: 'x'");
@@ -240,7 +241,7 @@ fn errors_say_where_and_what_to_do() {
 fn a_trace_out_of_order_is_refused_or_sorted() {
     let lines: Vec<&str> = CSV.lines().collect();
     let mixed = [lines[0], lines[3], lines[1], lines[2]].join("\n");
-    let error = parse(mixed.as_bytes(), &OpenOptions::default()).unwrap_err().to_string();
+    let error = parse(mixed.as_bytes(), &OpenTraceOptions::default()).unwrap_err().to_string();
     assert!(error.contains("line 3") && error.contains("--sort"), "{error}");
     let times = |bytes: &[u8]| -> Vec<u64> {
         parse(bytes, &sort()).unwrap().1.iter().map(|r| r.time).collect()
@@ -252,7 +253,7 @@ fn a_trace_out_of_order_is_refused_or_sorted() {
 
 #[test]
 fn a_shift_moves_places_but_not_flushes() {
-    let options = OpenOptions { shift: 512, ..OpenOptions::default() };
+    let options = OpenTraceOptions { shift: 512, ..OpenTraceOptions::default() };
     let (_, all) = parse(FIO3.as_bytes(), &options).unwrap();
     assert_eq!(all.iter().map(|r| r.offset).collect::<Vec<_>>(), [1024, 4608, 0]);
 }
@@ -299,7 +300,7 @@ fn through(requests: &[Request], format: Format, file: &str) -> (Vec<Request>, c
     let options = ExportOptions { format, unit: 4096 };
     let done = export(&mut source, &path, &options).unwrap();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
-    let options = OpenOptions { format: Some(format), ..OpenOptions::default() };
+    let options = OpenTraceOptions { format: Some(format), ..OpenTraceOptions::default() };
     (drain(&mut open(&path, &options).unwrap()).unwrap(), done)
 }
 
@@ -355,7 +356,7 @@ proptest! {
             let wanted = later.map_or(-1, |n| (i + 1 + n) as i64);
             prop_assert_eq!(i64::from_le_bytes(record[16..].try_into().unwrap()), wanted);
         }
-        let options = OpenOptions { unit: 1 << 16, ..OpenOptions::default() };
+        let options = OpenTraceOptions { unit: 1 << 16, ..OpenTraceOptions::default() };
         if !records.is_empty() {
             prop_assert_eq!(crate::guess(&path, &options).unwrap(), Format::OracleGeneral);
         }
@@ -369,7 +370,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = byte;
         bytes.truncate(bytes.len() - cut % bytes.len() / 4);
-        for options in [sort(), OpenOptions { format: Some(format), ..OpenOptions::default() }] {
+        for options in [sort(), OpenTraceOptions { format: Some(format), ..OpenTraceOptions::default() }] {
             match parse(&bytes, &options) {
                 Ok((header, all)) => {
                     prop_assert!(all.windows(2).all(|w| w[0].time <= w[1].time));
@@ -386,12 +387,12 @@ fn what_a_header_says_of_times_and_latencies_is_known_before_the_first_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.iolog");
     let bytes = b"disk,offset,length\nd,0,512\nd,512,512\n".to_vec();
-    let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenOptions::default()).unwrap();
+    let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenTraceOptions::default()).unwrap();
     assert!(!source.header().times);
     export(&mut source, &path, &ExportOptions { format: Format::Fio, unit: 4096 }).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.starts_with("fio version 2 iolog\n"), "requests that were counted: {text}");
-    let msr = || read(Box::new(Cursor::new(MSR)), "t", &OpenOptions::default()).unwrap();
+    let msr = || read(Box::new(Cursor::new(MSR)), "t", &OpenTraceOptions::default()).unwrap();
     let merged = crate::Merged::new(vec![("a".into(), msr())], crate::Same::default());
     assert!(merged.header().latencies);
 }
@@ -409,7 +410,7 @@ fn a_pipe_is_read_by_its_path_as_well() {
     input.write_all(&writer.finish().unwrap()).unwrap();
     drop(input);
     let path = format!("/proc/self/fd/{}", output.as_raw_fd());
-    let mut source = open(path.as_ref(), &OpenOptions::default()).unwrap();
+    let mut source = open(path.as_ref(), &OpenTraceOptions::default()).unwrap();
     assert_eq!(drain(&mut source).unwrap(), [one]);
 }
 
@@ -463,20 +464,20 @@ fn a_file_that_cannot_be_written_is_named_as_the_user_named_it() {
 
 #[test]
 fn a_load_may_have_its_text_and_titles_twice() {
-    let (_, once) = parse(LOAD.as_bytes(), &OpenOptions::default()).unwrap();
+    let (_, once) = parse(LOAD.as_bytes(), &OpenTraceOptions::default()).unwrap();
     let titles = LOAD.lines().take(2).collect::<Vec<_>>().join("\n");
     let twice = format!("{titles}\nCopied; by; a; script.\n\n{LOAD}");
-    assert_eq!(parse(twice.as_bytes(), &OpenOptions::default()).unwrap().1, once);
+    assert_eq!(parse(twice.as_bytes(), &OpenTraceOptions::default()).unwrap().1, once);
     // Text between requests is none of it.
     let broken = format!("{LOAD}and so on\n");
-    let load = OpenOptions { format: Some(Format::Load), ..OpenOptions::default() };
+    let load = OpenTraceOptions { format: Some(Format::Load), ..OpenTraceOptions::default() };
     let error = parse(broken.as_bytes(), &load).unwrap_err();
     assert!(error.message().contains("line 5"), "{error}");
 }
 
 #[test]
 fn columns_may_stand_between_tabs_or_semicolons_and_in_quotes() {
-    let (_, plain) = parse(CSV.as_bytes(), &OpenOptions::default()).unwrap();
+    let (_, plain) = parse(CSV.as_bytes(), &OpenTraceOptions::default()).unwrap();
     let quoted: String = CSV
         .lines()
         .map(|line| {
@@ -486,12 +487,16 @@ fn columns_may_stand_between_tabs_or_semicolons_and_in_quotes() {
         .collect();
     let texts = [CSV.replace(',', ";"), CSV.replace(',', "\t"), quoted.replace(", ", "\t"), quoted];
     for text in texts {
-        assert_eq!(parse(text.as_bytes(), &OpenOptions::default()).unwrap().1, plain, "{text}");
+        assert_eq!(
+            parse(text.as_bytes(), &OpenTraceOptions::default()).unwrap().1,
+            plain,
+            "{text}"
+        );
     }
     let odd = "op,offset,length,comment\nR,4096,512,\"a, \"\"b\"\"\"\nR,8192,512,\"\"\n";
-    let (_, requests) = parse(odd.as_bytes(), &OpenOptions::default()).unwrap();
+    let (_, requests) = parse(odd.as_bytes(), &OpenTraceOptions::default()).unwrap();
     assert_eq!(requests, [read_at(0, 4096, 512), read_at(1, 8192, 512)]);
-    let csv = OpenOptions { format: Some(Format::Csv), ..OpenOptions::default() };
+    let csv = OpenTraceOptions { format: Some(Format::Csv), ..OpenTraceOptions::default() };
     for (line, why) in [("R,1,512,\"x", "never ends"), ("R,1,512,\"x\"y", "behind a quoted field")]
     {
         let text = format!("op,offset,length,comment\n{line}\n");
@@ -505,12 +510,12 @@ fn an_odd_row_of_a_file_called_csv_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day.csv");
     std::fs::write(&path, "time_us,op,offset,length\n0,dance,0,4096\n1,R,0,4096\n").unwrap();
-    let mut source = open(&path, &OpenOptions::default()).unwrap();
+    let mut source = open(&path, &OpenTraceOptions::default()).unwrap();
     let error = drain(&mut source).unwrap_err();
     assert!(error.message().contains("line 2") && error.message().contains("dance"), "{error}");
     let other = dir.path().join("day.txt");
     std::fs::rename(&path, &other).unwrap();
-    let error = open(&other, &OpenOptions::default()).err().unwrap();
+    let error = open(&other, &OpenTraceOptions::default()).err().unwrap();
     assert!(error.message().contains("--format"), "{error}");
 }
 
@@ -522,7 +527,7 @@ fn a_flush_of_blkparse_is_read_without_a_sector_and_what_has_no_place_is_counted
   8,0    1        3     0.000002000   697  Q   R [x]
   8,0    1        4     0.000003000     0  C FWS [0]
 ";
-    let (header, requests) = parse(text.as_bytes(), &OpenOptions::default()).unwrap();
+    let (header, requests) = parse(text.as_bytes(), &OpenTraceOptions::default()).unwrap();
     let flush = Request { time: 1000, op: Op::Flush, latency: 2000, ..Request::default() };
     assert_eq!(requests, [write_at(0, 4096, 4096), flush]);
     assert!(header.notes.contains("1 requests of no length were left out"), "{}", header.notes);
@@ -533,7 +538,7 @@ fn damaged_compression_is_named() {
     let mut xz = vec![0xfd, b'7', b'z', b'X', b'Z', 0];
     xz.extend([0; 40]);
     for (bytes, name) in [(xz, "xz"), (vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 7], "gzip")] {
-        let error = parse(&bytes, &OpenOptions::default()).unwrap_err();
+        let error = parse(&bytes, &OpenTraceOptions::default()).unwrap_err();
         assert!(error.message().contains(&format!("the {name} data")), "{error}");
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }

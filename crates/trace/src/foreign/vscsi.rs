@@ -5,7 +5,7 @@
 //! u32 length, u32 segments, u64 sector, u64 microseconds, u64 response time in microseconds.
 
 use super::definition::{Definition, Parser};
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Raw, TimeOrigin};
 use super::records::{self, RecordFormat};
 use super::{MICROSECOND, Parsed, SECTOR};
 use crate::bytes::{u32_at, u64_at};
@@ -19,7 +19,7 @@ pub(crate) const FORMAT: Definition = Definition {
             records::understands(&sample[..sample.len().min(40)], Box::new(Vscsi::Two), intake);
         Parser::Records(Box::new(if two { Vscsi::Two } else { Vscsi::One }))
     }),
-    times: Times::Absolute,
+    times: TimeOrigin::Absolute,
     ops: true,
     ..Definition::READ
 };

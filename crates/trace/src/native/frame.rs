@@ -27,7 +27,7 @@ pub(crate) enum FrameKind {
 
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     pub(crate) kind: FrameKind,
     pub(crate) length: u32,
     crc: u32,
@@ -78,7 +78,7 @@ pub(crate) fn head(kind: FrameKind, payload: &[u8]) -> Result<[u8; HEAD]> {
     Ok(bytes)
 }
 
-impl Head {
+impl FrameHead {
     /// Reads a head; `at` is where it stands.
     pub(crate) fn parse(bytes: &[u8; HEAD], at: u64) -> Result<Self> {
         if u32_at(bytes, 12) != crc32c::crc32c(&bytes[..12]) {
@@ -148,7 +148,7 @@ pub(crate) fn parse_header(payload: &[u8], at: u64) -> Result<Header> {
 
 /// Where a block stands and what it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BlockEntry {
     /// Where its frame begins, in bytes.
     pub(crate) offset: u64,
     pub(crate) requests: u32,
@@ -158,16 +158,16 @@ pub(crate) struct Entry {
 
 /// What is at the end of a finished file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct TraceIndex {
     pub(crate) requests: u64,
     /// Where the last header's frame begins, in bytes.
     pub(crate) header: u64,
     /// Where the last names frame begins; 0 when there is none.
     pub(crate) names: u64,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<BlockEntry>,
 }
 
-impl Index {
+impl TraceIndex {
     /// As a frame's payload.
     pub(crate) fn payload(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(INDEX_HEAD + ENTRY * self.entries.len());
@@ -190,13 +190,14 @@ impl Index {
         if payload.len() < INDEX_HEAD || !(payload.len() - INDEX_HEAD).is_multiple_of(ENTRY) {
             return Err(wrong("is of no possible length"));
         }
-        let entry = |bytes: &[u8]| Entry {
+        let entry = |bytes: &[u8]| BlockEntry {
             offset: u64_at(bytes, 0),
             requests: u32_at(bytes, 8),
             first: u64_at(bytes, 12),
             last: u64_at(bytes, 20),
         };
-        let entries: Vec<Entry> = payload[INDEX_HEAD..].chunks_exact(ENTRY).map(entry).collect();
+        let entries: Vec<BlockEntry> =
+            payload[INDEX_HEAD..].chunks_exact(ENTRY).map(entry).collect();
         let (requests, header) = (u64_at(payload, 0), u64_at(payload, 8));
         let index = Self { requests, header, names: u64_at(payload, 16), entries };
         if u64_at(payload, 24) != index.entries.len() as u64 {

@@ -2,7 +2,7 @@
 //! as they come, and a file never holds one twice.
 
 use crate::header::MAX_PARTIES;
-use crate::{Disk, Header};
+use crate::{Header, TraceDisk};
 use block::{Error, Result};
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const CUT: usize = 1 << 20;
 /// A frame of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Names {
+pub(crate) struct NamesFrame {
     /// Where the names frame before this one begins; 0 when this is the first.
     pub(crate) before: u64,
     /// The number of the first client in `clients`; what was said of it before holds no more.
@@ -29,7 +29,7 @@ pub(crate) struct Names {
     /// The same of disks.
     pub(crate) disks_from: usize,
     #[serde(deserialize_with = "few")]
-    pub(crate) disks: Vec<Disk>,
+    pub(crate) disks: Vec<TraceDisk>,
 }
 
 /// A list that is no longer than a trace may name clients or disks: three bytes of a file are a name of
@@ -81,7 +81,7 @@ fn read<'a, T: Deserialize<'a>>(payload: &'a [u8], at: u64) -> Result<T> {
         .map_err(|e| Error::corrupt(format!("offset {at}: the trace's names cannot be read: {e}")))
 }
 
-impl Names {
+impl NamesFrame {
     /// The names of `header` from these numbers on, as many as a frame should have.
     pub(crate) fn of(header: &Header, clients_from: usize, disks_from: usize) -> Self {
         let mut names = Self { clients_from, disks_from, ..Self::default() };
@@ -154,7 +154,7 @@ mod tests {
         let mut header = Header::default();
         let add = |header: &mut Header, from: usize, names: &[&str]| {
             let clients = names.iter().map(|name| (*name).to_owned()).collect();
-            Names { clients_from: from, clients, ..Names::default() }.add_to(header)
+            NamesFrame { clients_from: from, clients, ..NamesFrame::default() }.add_to(header)
         };
         add(&mut header, 0, &["a", "b", "c"]).unwrap();
         add(&mut header, 3, &["d"]).unwrap();
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(header.clients, ["a", "x", "c", "d"]);
         assert!(add(&mut header, 5, &["gap"]).is_err());
         let clients = vec![String::new(); MAX_PARTIES as usize];
-        let names = Names { clients_from: 1, clients, ..Names::default() };
+        let names = NamesFrame { clients_from: 1, clients, ..NamesFrame::default() };
         assert!(names.add_to(&mut header).is_err());
     }
 
@@ -172,9 +172,9 @@ mod tests {
         for (what, one) in [("clients", "\"\""), ("disks", "{}")] {
             let most = MAX_PARTIES as usize;
             let frame = |count| format!("{{\"{what}\":[{}]}}", list(one, count)).into_bytes();
-            let names = Names::parse(&frame(most), 16).unwrap();
+            let names = NamesFrame::parse(&frame(most), 16).unwrap();
             assert_eq!(names.clients.len() + names.disks.len(), most);
-            let error = Names::parse(&frame(most + 1), 16).unwrap_err();
+            let error = NamesFrame::parse(&frame(most + 1), 16).unwrap_err();
             assert!(error.to_string().contains("more than 1048576 clients or disks"), "{error}");
         }
         assert!(before(b"{\"before\":16}", 16).is_err());

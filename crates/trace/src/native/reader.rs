@@ -1,8 +1,8 @@
 //! Reading a file, whole or cut off, from a disk or from a pipe.
 
 use super::block::{self as blocks, BlockReader};
-use super::frame::{self, Entry, FrameKind, HEAD, Head, Index, TRAILER};
-use super::names::{self, Names};
+use super::frame::{self, BlockEntry, FrameHead, FrameKind, HEAD, TRAILER, TraceIndex};
+use super::names::{self, NamesFrame};
 use crate::bytes::fill;
 use crate::{Header, Request, Source};
 use block::{Error, Result};
@@ -15,7 +15,7 @@ pub(crate) trait Seekable: Read + Seek {}
 impl<T: Read + Seek> Seekable for T {}
 
 /// A trace in our format.
-pub(crate) struct Reader<R> {
+pub(crate) struct NativeReader<R> {
     input: R,
     path: PathBuf,
     at: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Reader<R> {
     done: bool,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> NativeReader<R> {
     /// Reads from a pipe: the header is the first one, and names come as they are needed.
     pub(crate) fn stream(input: R, path: PathBuf) -> Result<Self> {
         let mut reader = Self::raw(input, path)?;
@@ -82,7 +82,7 @@ impl<R: Read> Reader<R> {
         if n < HEAD {
             return Ok(None);
         }
-        let head = Head::parse(&bytes, at).map_err(|e| e.context(self.path.display()))?;
+        let head = FrameHead::parse(&bytes, at).map_err(|e| e.context(self.path.display()))?;
         let whole = frame::payload(&mut self.input, head.length, &mut self.payload)
             .map_err(|e| self.io(e))?;
         if !whole {
@@ -114,7 +114,7 @@ impl<R: Read> Reader<R> {
 
     /// Takes the names that are in `payload`.
     fn take_names(&mut self, at: u64) -> Result<()> {
-        let names = Names::parse(&self.payload, at).map_err(|e| self.in_file(e))?;
+        let names = NamesFrame::parse(&self.payload, at).map_err(|e| self.in_file(e))?;
         let added = names.add_to(&mut self.header);
         added.map_err(|e| self.in_file(e.context(format!("offset {at}"))))
     }
@@ -132,7 +132,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl<R: Seekable> Reader<R> {
+impl<R: Seekable> NativeReader<R> {
     /// Reads a file. Blocks that lie wholly outside `times` (ns) are skipped.
     pub(crate) fn file(input: R, path: PathBuf, times: Option<Range<u64>>) -> Result<Self> {
         let mut reader = Self::raw(input, path)?;
@@ -154,7 +154,7 @@ impl<R: Seekable> Reader<R> {
             _ => return Err(reader.corrupt(index.header, "there is no header")),
         }
         reader.all_names(index.names)?;
-        let inside = |entry: &&Entry| {
+        let inside = |entry: &&BlockEntry| {
             times.as_ref().is_none_or(|t| entry.last >= t.start && entry.first < t.end)
         };
         let first = index.entries.iter().find(inside);
@@ -208,7 +208,7 @@ impl<R: Seekable> Reader<R> {
     }
 
     /// The index of a file that was finished.
-    fn finished(&mut self, length: u64) -> Result<Option<Index>> {
+    fn finished(&mut self, length: u64) -> Result<Option<TraceIndex>> {
         let Some(trailer_at) = length.checked_sub(TRAILER as u64) else { return Ok(None) };
         self.seek(SeekFrom::Start(trailer_at))?;
         let mut bytes = [0; TRAILER];
@@ -222,7 +222,7 @@ impl<R: Seekable> Reader<R> {
         self.at = at;
         self.seek(SeekFrom::Start(at))?;
         match self.next_frame()? {
-            Some((_, FrameKind::Index)) => Index::parse(&self.payload, at)
+            Some((_, FrameKind::Index)) => TraceIndex::parse(&self.payload, at)
                 .map(Some)
                 .map_err(|e| e.context(self.path.display())),
             _ => Err(self.corrupt(at, "there is no index")),
@@ -230,29 +230,30 @@ impl<R: Seekable> Reader<R> {
     }
 
     /// The index of a file that was not finished: of all its whole frames.
-    fn scan(&mut self, length: u64) -> Result<Index> {
+    fn scan(&mut self, length: u64) -> Result<TraceIndex> {
         self.header.complete = false;
-        let mut frames: Vec<(FrameKind, Entry)> = Vec::new();
+        let mut frames: Vec<(FrameKind, BlockEntry)> = Vec::new();
         let mut at = HEAD as u64;
         while at + (HEAD as u64) <= length {
             self.seek(SeekFrom::Start(at))?;
             let mut bytes = [0; HEAD];
             let n = fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
             // What follows the last whole frame may be anything after a power loss.
-            let Some(head) = (n == HEAD).then(|| Head::parse(&bytes, at).ok()).flatten() else {
+            let Some(head) = (n == HEAD).then(|| FrameHead::parse(&bytes, at).ok()).flatten()
+            else {
                 break;
             };
             let next = at + (HEAD as u64) + u64::from(head.length);
             if next > length {
                 break;
             }
-            let mut entry = Entry { offset: at, requests: 0, first: 0, last: 0 };
+            let mut entry = BlockEntry { offset: at, requests: 0, first: 0, last: 0 };
             if head.kind == FrameKind::Block {
                 let mut start = [0; blocks::HEAD];
                 let n = fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
                 // A payload that never reached the disk says nothing; below its checksum tells.
                 if let Ok((count, first, last)) = blocks::summary(&start[..n]) {
-                    entry = Entry { requests: count as u32, first, last, ..entry };
+                    entry = BlockEntry { requests: count as u32, first, last, ..entry };
                 }
             }
             frames.push((head.kind, entry));
@@ -274,13 +275,13 @@ impl<R: Seekable> Reader<R> {
         let names = frames.iter().rfind(|(kind, _)| *kind == FrameKind::Names);
         let names = names.map_or(0, |(_, entry)| entry.offset);
         let of_blocks = frames.into_iter().filter(|(kind, _)| *kind == FrameKind::Block);
-        let entries: Vec<Entry> = of_blocks.map(|(_, entry)| entry).collect();
+        let entries: Vec<BlockEntry> = of_blocks.map(|(_, entry)| entry).collect();
         let requests = entries.iter().map(|e| u64::from(e.requests)).sum();
-        Ok(Index { requests, header, names, entries })
+        Ok(TraceIndex { requests, header, names, entries })
     }
 }
 
-impl<R: Read + Send> Source for Reader<R> {
+impl<R: Read + Send> Source for NativeReader<R> {
     fn header(&self) -> &Header {
         &self.header
     }

@@ -1,7 +1,7 @@
 use super::column::Effort;
-use super::reader::Reader;
+use super::reader::NativeReader;
 use super::writer::Writer;
-use crate::{Disk, Flags, Header, Op, Request, Source};
+use crate::{Flags, Header, Op, Request, Source, TraceDisk};
 use block::ErrorKind;
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -29,8 +29,8 @@ fn drain(source: &mut dyn Source) -> block::Result<Vec<Request>> {
     Ok(all)
 }
 
-fn file(bytes: &[u8]) -> block::Result<Reader<Cursor<Vec<u8>>>> {
-    Reader::file(Cursor::new(bytes.to_vec()), PathBuf::from("t"), None)
+fn file(bytes: &[u8]) -> block::Result<NativeReader<Cursor<Vec<u8>>>> {
+    NativeReader::file(Cursor::new(bytes.to_vec()), PathBuf::from("t"), None)
 }
 
 fn read(bytes: &[u8]) -> block::Result<(Header, Vec<Request>)> {
@@ -91,7 +91,7 @@ proptest! {
         prop_assert!(header.complete);
         let clients = all.iter().map(|r| r.client + 1).max().unwrap_or(0);
         prop_assert_eq!(header.clients.len(), clients as usize);
-        let mut stream = Reader::stream(&bytes[..], PathBuf::from("t")).unwrap();
+        let mut stream = NativeReader::stream(&bytes[..], PathBuf::from("t")).unwrap();
         prop_assert_eq!(&drain(&mut stream).unwrap(), &all);
         prop_assert!(stream.header().complete);
         prop_assert_eq!(stream.header().clients.len(), clients as usize);
@@ -107,7 +107,7 @@ proptest! {
                 prop_assert!(!header.complete);
                 prop_assert_eq!(header.requests, Some(back.len() as u64));
                 prop_assert!(back.len() % 100 == 0 && all.starts_with(&back));
-                let mut stream = Reader::stream(&bytes[..cut], PathBuf::from("t")).unwrap();
+                let mut stream = NativeReader::stream(&bytes[..cut], PathBuf::from("t")).unwrap();
                 prop_assert_eq!(drain(&mut stream).unwrap(), back);
                 let before_the_index = header.requests != Some(1000);
                 prop_assert!(!before_the_index || !stream.header().complete);
@@ -127,7 +127,7 @@ proptest! {
         bytes[at] ^= 1 << bit;
         for result in [
             read(&bytes),
-            Reader::stream(&bytes[..], PathBuf::from("t"))
+            NativeReader::stream(&bytes[..], PathBuf::from("t"))
                 .and_then(|mut s| drain(&mut s).map(|all| (s.header().clone(), all))),
         ] {
             match result {
@@ -162,7 +162,7 @@ fn names_that_come_late_are_kept() {
             writer.flush().unwrap();
             let header = writer.header_mut();
             header.clients = vec!["late".into()];
-            header.disks = vec![Disk { name: "d".into(), size: 1 << 30, base: "b:1".into() }];
+            header.disks = vec![TraceDisk { name: "d".into(), size: 1 << 30, base: "b:1".into() }];
             header.note("a note");
         }
         writer.push(request).unwrap();
@@ -181,7 +181,7 @@ fn a_range_of_times_skips_whole_blocks() {
     let bytes = write(Header::default(), &all, 1000, Effort::Normal);
     let times = all[50_500].time..all[52_500].time;
     let cursor = Cursor::new(bytes);
-    let mut reader = Reader::file(cursor, PathBuf::from("t"), Some(times)).unwrap();
+    let mut reader = NativeReader::file(cursor, PathBuf::from("t"), Some(times)).unwrap();
     assert_eq!(drain(&mut reader).unwrap(), all[50_000..53_000]);
     assert_eq!(reader.header().requests, Some(3000));
 }

@@ -3,11 +3,11 @@
 use super::FULL;
 use super::block::BlockWriter;
 use super::column::Effort;
-use super::frame::{self, Entry, FrameKind, Index};
-use super::names::{self, Names};
+use super::frame::{self, BlockEntry, FrameKind, TraceIndex};
+use super::names::{self, NamesFrame};
 use crate::header::MAX_PARTIES;
 use crate::request::PLACES;
-use crate::{Disk, Header, Request};
+use crate::{Header, Request, TraceDisk};
 use block::{Error, Result};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -33,13 +33,13 @@ pub struct Writer<W: Write> {
     header: Header,
     header_changed: bool,
     /// The names that the file has.
-    named: (Vec<String>, Vec<Disk>),
+    named: (Vec<String>, Vec<TraceDisk>),
     /// Bytes of names frames.
     name_bytes: u64,
     blocks: BlockWriter,
     pending: Vec<Request>,
     payload: Vec<u8>,
-    index: Index,
+    index: TraceIndex,
     last: u64,
     clients: u32,
     disks: u32,
@@ -64,7 +64,7 @@ impl<W: Write> Writer<W> {
             blocks: BlockWriter::new(effort)?,
             pending: Vec::with_capacity(FULL),
             payload: Vec::new(),
-            index: Index::default(),
+            index: TraceIndex::default(),
             last: 0,
             clients: 0,
             disks: 0,
@@ -89,7 +89,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// The same for a disk.
-    pub(crate) fn name_disk(&mut self, disk: Disk) -> u32 {
+    pub(crate) fn name_disk(&mut self, disk: TraceDisk) -> u32 {
         self.header.disks.push(disk);
         self.header.disks.len() as u32 - 1
     }
@@ -172,7 +172,7 @@ impl<W: Write> Writer<W> {
         self.write_block()?;
         let (clients, disks) = (self.clients as usize, self.disks as usize);
         self.header.clients.resize(self.header.clients.len().max(clients), String::new());
-        self.header.disks.resize(self.header.disks.len().max(disks), Disk::default());
+        self.header.disks.resize(self.header.disks.len().max(disks), TraceDisk::default());
         self.header.requests = Some(self.index.requests);
         self.write_header()?;
         let index = self.at;
@@ -188,14 +188,14 @@ impl<W: Write> Writer<W> {
             return Ok(());
         };
         let requests = self.pending.len() as u32;
-        let entry = Entry { offset: 0, requests, first: first.time, last: last.time };
+        let entry = BlockEntry { offset: 0, requests, first: first.time, last: last.time };
         if self.header_changed {
             self.write_header()?;
         }
         self.write_names()?;
         let mut payload = std::mem::take(&mut self.payload);
         self.blocks.encode(&self.pending, &mut payload)?;
-        self.index.entries.push(Entry { offset: self.at, ..entry });
+        self.index.entries.push(BlockEntry { offset: self.at, ..entry });
         self.index.requests += u64::from(requests);
         self.frame(FrameKind::Block, &payload)?;
         self.payload = payload;
@@ -218,7 +218,7 @@ impl<W: Write> Writer<W> {
     /// Writes the names that the file has not got.
     fn write_names(&mut self) -> Result<()> {
         loop {
-            let mut names = Names::of(&self.header, self.named.0.len(), self.named.1.len());
+            let mut names = NamesFrame::of(&self.header, self.named.0.len(), self.named.1.len());
             if names.is_empty() {
                 return Ok(());
             }

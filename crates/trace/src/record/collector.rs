@@ -1,8 +1,8 @@
 //! Gathers what connections noted and writes it in order of time.
 
 use super::Recorder;
-use super::held::{Held, Owner};
-use super::log::{Batch, Party};
+use super::held::{Owner, ReorderBuffer};
+use super::log::{AnswerBatch, Party};
 use crate::header::MAX_PARTIES;
 use crate::native::column::Effort;
 use crate::native::writer::Writer;
@@ -30,8 +30,8 @@ const NAMES: u64 = 64 << 20;
 /// One that took longer is put where the trace has got to, with [`Flags::LATE`].
 pub struct Collector<W: Write> {
     recorder: Arc<Recorder>,
-    file: Part<W>,
-    held: Held,
+    file: TraceFile<W>,
+    held: ReorderBuffer,
     /// The recorder's time that was written up to.
     written: u64,
     /// When short blocks were written last.
@@ -42,7 +42,7 @@ pub struct Collector<W: Write> {
 }
 
 /// A file being written.
-struct Part<W: Write> {
+struct TraceFile<W: Write> {
     writer: Writer<Counting<W>>,
     /// The recorder's time that is 0 in the file.
     base: u64,
@@ -76,7 +76,7 @@ impl<W: Write> Write for Counting<W> {
     }
 }
 
-impl<W: Write> Part<W> {
+impl<W: Write> TraceFile<W> {
     fn new(recorder: &Recorder, base: u64, out: W, path: PathBuf, notes: &str) -> Result<Self> {
         let start = recorder.clock.saturating_add(base);
         let header =
@@ -126,7 +126,7 @@ impl<W: Write> Part<W> {
         &mut self,
         time: u64,
         owner: &mut Owner,
-        batch: Batch,
+        batch: AnswerBatch,
         requests: &[Answered],
     ) -> Result<()> {
         if owner.numbers.is_none() {
@@ -207,8 +207,8 @@ impl<W: Write> Collector<W> {
         limit: u64,
         notes: &str,
     ) -> Result<Self> {
-        let file = Part::new(&recorder, 0, out, path.into(), notes)?;
-        let (held, notes) = (Held::default(), notes.to_owned());
+        let file = TraceFile::new(&recorder, 0, out, path.into(), notes)?;
+        let (held, notes) = (ReorderBuffer::default(), notes.to_owned());
         Ok(Self { recorder, file, held, written: 0, flushed: 0, limit, notes })
     }
 
@@ -245,7 +245,7 @@ impl<W: Write> Collector<W> {
     /// # Errors
     /// Those of either output.
     pub fn rotate(&mut self, out: W, path: impl Into<PathBuf>) -> Result<(W, u64, u64)> {
-        let next = Part::new(&self.recorder, self.written, out, path.into(), &self.notes)?;
+        let next = TraceFile::new(&self.recorder, self.written, out, path.into(), &self.notes)?;
         self.held.rename();
         std::mem::replace(&mut self.file, next).finish(&self.recorder)
     }

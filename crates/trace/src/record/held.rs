@@ -1,7 +1,7 @@
 //! Notes that wait for their place. Only batches are put in order; the requests stay where they
 //! were noted until they are written.
 
-use super::log::{Batch, Notes, Party, Taken};
+use super::log::{AnswerBatch, Notes, Party, SubmittedNotes};
 use block::Answered;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ struct BatchTurn {
 
 /// Batches in order of time.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct ReorderBuffer {
     buffers: Vec<Option<Buffer>>,
     /// Places in `buffers` that are free.
     free: Vec<u32>,
@@ -41,7 +41,7 @@ pub(super) struct Held {
     requests: usize,
 }
 
-impl Held {
+impl ReorderBuffer {
     /// How many requests wait.
     pub(super) fn requests(&self) -> usize {
         self.requests
@@ -49,9 +49,9 @@ impl Held {
 
     /// Takes buffers. Batches that began before `written` come late: their turn is then. Gives how
     /// many requests those are.
-    pub(super) fn add(&mut self, taken: Vec<Taken>, written: u64) -> u64 {
+    pub(super) fn add(&mut self, taken: Vec<SubmittedNotes>, written: u64) -> u64 {
         let (before, mut late) = (self.places.len(), 0);
-        for Taken { party, notes } in taken {
+        for SubmittedNotes { party, notes } in taken {
             let at = self.free.pop().unwrap_or_else(|| {
                 self.buffers.push(None);
                 self.buffers.len() as u32 - 1
@@ -103,7 +103,7 @@ impl Held {
     pub(super) fn drain<E>(
         &mut self,
         until: u64,
-        mut write: impl FnMut(u64, &mut Owner, Batch, &[Answered]) -> Result<(), E>,
+        mut write: impl FnMut(u64, &mut Owner, AnswerBatch, &[Answered]) -> Result<(), E>,
         mut done: impl FnMut(Notes),
     ) -> Result<(), E> {
         let count = self.places.partition_point(|place| place.time < until);

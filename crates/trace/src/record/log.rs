@@ -1,7 +1,7 @@
 //! What a connection notes into.
 
 use super::{Recorder, nanos};
-use crate::Disk;
+use crate::TraceDisk;
 use block::{Answered, Observer};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ const FEW: usize = BUFFER / 4;
 #[derive(Debug)]
 pub(super) struct Party {
     pub(super) client: String,
-    pub(super) disk: Disk,
+    pub(super) disk: TraceDisk,
 }
 
 /// Requests that were answered together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Batch {
+pub(super) struct AnswerBatch {
     /// Nanoseconds from the recorder's start to when they were taken up.
     pub(super) began: u64,
     /// Nanoseconds until they were answered.
@@ -34,7 +34,7 @@ pub(super) struct Batch {
 /// costs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<AnswerBatch>,
     pub(super) requests: Vec<Answered>,
 }
 
@@ -56,20 +56,20 @@ impl Notes {
 
 /// A buffer on its way to the collector.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct SubmittedNotes {
     pub(super) party: Arc<Party>,
     pub(super) notes: Notes,
 }
 
 /// What one connection notes into.
 #[derive(Debug)]
-pub struct Log {
+pub struct ConnectionLog {
     recorder: Arc<Recorder>,
     party: Arc<Party>,
     notes: Mutex<Notes>,
 }
 
-impl Log {
+impl ConnectionLog {
     pub(super) fn new(recorder: Arc<Recorder>, party: Arc<Party>) -> Self {
         // Grows with its first requests: most connections are quiet.
         Self { recorder, party, notes: Mutex::default() }
@@ -82,7 +82,7 @@ impl Log {
 
     /// What was noted and not handed over yet. Memory follows what a connection asks: the notes of
     /// one with little to note are copied, and one that was quiet gives its buffer back.
-    pub(super) fn take(&self) -> Option<Taken> {
+    pub(super) fn take(&self) -> Option<SubmittedNotes> {
         let mut notes = self.notes.lock();
         if notes.requests.is_empty() {
             let unused = std::mem::take(&mut *notes);
@@ -97,11 +97,11 @@ impl Log {
         } else {
             std::mem::replace(&mut *notes, self.recorder.empty())
         };
-        Some(Taken { party: Arc::clone(&self.party), notes: taken })
+        Some(SubmittedNotes { party: Arc::clone(&self.party), notes: taken })
     }
 }
 
-impl Observer for Log {
+impl Observer for ConnectionLog {
     fn answered(&self, began: Instant, took: Duration, requests: &[Answered]) {
         if self.recorder.is_stopped() {
             return;
@@ -112,19 +112,19 @@ impl Observer for Log {
             if notes.requests.len() + part.len() > BUFFER {
                 let full = std::mem::replace(&mut *notes, self.recorder.empty());
                 let party = Arc::clone(&self.party);
-                self.recorder.hand_over(Taken { party, notes: full });
+                self.recorder.hand_over(SubmittedNotes { party, notes: full });
             }
-            notes.batches.push(Batch { began, took, requests: part.len() });
+            notes.batches.push(AnswerBatch { began, took, requests: part.len() });
             notes.requests.extend_from_slice(part);
         }
     }
 }
 
-impl Drop for Log {
+impl Drop for ConnectionLog {
     fn drop(&mut self) {
         let notes = std::mem::take(self.notes.get_mut());
         if !notes.requests.is_empty() {
-            self.recorder.hand_over(Taken { party: Arc::clone(&self.party), notes });
+            self.recorder.hand_over(SubmittedNotes { party: Arc::clone(&self.party), notes });
         }
     }
 }

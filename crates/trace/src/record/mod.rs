@@ -8,7 +8,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`log`](mod@log) | [`Log`], what a connection notes into |
+//! | [`log`](mod@log) | [`ConnectionLog`], what a connection notes into |
 //! | `held` | notes that wait for their place |
 //! | [`collector`] | [`Collector`], which writes |
 
@@ -20,10 +20,10 @@ mod log;
 mod tests;
 
 pub use collector::Collector;
-pub use log::Log;
+pub use log::ConnectionLog;
 
-use crate::Disk;
-use log::{Notes, Party, Taken};
+use crate::TraceDisk;
+use log::{Notes, Party, SubmittedNotes};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -40,9 +40,9 @@ pub struct Recorder {
     start: Instant,
     /// When that was, in nanoseconds of Unix time.
     clock: u64,
-    full: Mutex<Vec<Taken>>,
+    full: Mutex<Vec<SubmittedNotes>>,
     spare: Mutex<Vec<Notes>>,
-    logs: Mutex<Vec<Weak<Log>>>,
+    logs: Mutex<Vec<Weak<ConnectionLog>>>,
     dropped: AtomicU64,
     stopped: AtomicBool,
 }
@@ -62,8 +62,8 @@ impl Recorder {
     }
 
     /// Where a connection of `client` to `disk` notes its requests.
-    pub fn log(self: &Arc<Self>, client: String, disk: Disk) -> Arc<Log> {
-        let log = Arc::new(Log::new(Arc::clone(self), Arc::new(Party { client, disk })));
+    pub fn log(self: &Arc<Self>, client: String, disk: TraceDisk) -> Arc<ConnectionLog> {
+        let log = Arc::new(ConnectionLog::new(Arc::clone(self), Arc::new(Party { client, disk })));
         if !self.is_stopped() {
             self.logs.lock().push(Arc::downgrade(&log));
         }
@@ -95,7 +95,7 @@ impl Recorder {
     }
 
     /// Takes a full buffer; drops it when too many wait.
-    fn hand_over(&self, taken: Taken) {
+    fn hand_over(&self, taken: SubmittedNotes) {
         let mut full = self.full.lock();
         if full.len() < WAITING {
             full.push(taken);
@@ -116,7 +116,7 @@ impl Recorder {
     }
 
     /// All that was noted and not taken yet.
-    fn take(&self) -> Vec<Taken> {
+    fn take(&self) -> Vec<SubmittedNotes> {
         let mut taken = std::mem::take(&mut *self.full.lock());
         let mut logs = std::mem::take(&mut *self.logs.lock());
         logs.retain(|log| {

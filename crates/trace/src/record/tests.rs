@@ -1,6 +1,6 @@
 use super::log::BUFFER;
-use super::{Collector, Log, Recorder, WAITING};
-use crate::{Disk, Flags, Header, Merged, Op, OpenOptions, Request, Same, Source, read};
+use super::{Collector, ConnectionLog, Recorder, WAITING};
+use crate::{Flags, Header, Merged, Op, OpenTraceOptions, Request, Same, Source, TraceDisk, read};
 use block::{Action, Answered, Observer, Span};
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, advance};
 
-fn disk(name: &str) -> Disk {
-    Disk { name: name.into(), size: 1 << 20, base: "image:1".into() }
+fn disk(name: &str) -> TraceDisk {
+    TraceDisk { name: name.into(), size: 1 << 20, base: "image:1".into() }
 }
 
 fn one(action: Action, offset: u64, length: u64) -> Answered {
@@ -18,12 +18,12 @@ fn one(action: Action, offset: u64, length: u64) -> Answered {
 }
 
 /// Notes a request that is answered now.
-fn note(log: &Log, took: Duration, request: Answered) {
+fn note(log: &ConnectionLog, took: Duration, request: Answered) {
     log.answered(Instant::now() - took, took, &[request]);
 }
 
 fn requests(bytes: Vec<u8>) -> (Header, Vec<Request>) {
-    let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenOptions::default()).unwrap();
+    let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenTraceOptions::default()).unwrap();
     let (mut all, mut batch) = (Vec::new(), Vec::new());
     while source.read(&mut batch).unwrap() {
         all.extend_from_slice(&batch);
@@ -186,7 +186,7 @@ async fn the_parts_of_a_recording_are_one_again_when_merged_by_the_clock() {
     for (skip, order) in [(0, [2, 0, 3, 1]), (1, [3, 2, 1, 0])] {
         let parts = order.into_iter().filter(|part| *part >= skip).map(|part| {
             let file = Cursor::new(files[part].clone());
-            let source = read(Box::new(file), "t", &OpenOptions::default()).unwrap();
+            let source = read(Box::new(file), "t", &OpenTraceOptions::default()).unwrap();
             (format!("part {part}"), source)
         });
         let same = Same { disks: true, clients: true };

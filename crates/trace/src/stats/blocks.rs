@@ -47,7 +47,7 @@ pub struct Distances {
 /// Blocks by how many clients use them. Disks made from one image share a block until one of them
 /// has written to it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Sharing {
+pub struct SharingStats {
     /// (clients, blocks, uses of these blocks).
     pub by_clients: Vec<(u32, u64, u64)>,
     /// With more than 64 clients, counts of clients are lower bounds.
@@ -85,12 +85,12 @@ impl Hasher for Multiply {
     }
 }
 
-type Key = (u32, u64);
+type BlockKey = (u32, u64);
 
 /// Follows blocks.
-pub(super) struct Blocks {
+pub(super) struct BlockTracker {
     options: StatsOptions,
-    known: HashMap<Key, Block, BuildHasherDefault<Multiply>>,
+    known: HashMap<BlockKey, Block, BuildHasherDefault<Multiply>>,
     /// Blocks whose hash has this many leading zeroes are followed.
     zeroes: u32,
     /// What a disk shares with others of its base; its own number when it has none.
@@ -104,7 +104,7 @@ pub(super) struct Blocks {
     most_client: u32,
 }
 
-impl Blocks {
+impl BlockTracker {
     pub(super) fn new(options: StatsOptions) -> Self {
         Self {
             options,
@@ -163,7 +163,7 @@ impl Blocks {
         }
     }
 
-    fn touch(&mut self, key: Key, request: &Request, write: bool, timeline: &mut Recorder) {
+    fn touch(&mut self, key: BlockKey, request: &Request, write: bool, timeline: &mut Recorder) {
         let weight = 1u64 << self.zeroes;
         let now = self.uses;
         let kind = usize::from(write);
@@ -206,7 +206,7 @@ impl Blocks {
         });
     }
 
-    pub(super) fn finish(self) -> (WorkingSet, Distances, Sharing) {
+    pub(super) fn finish(self) -> (WorkingSet, Distances, SharingStats) {
         let weight = 1u64 << self.zeroes;
         let mut set = WorkingSet {
             block: self.options.block,
@@ -236,7 +236,7 @@ impl Blocks {
             cold_writes: self.cold[1],
             by_power: self.distances.into_iter().take(last).enumerate().map(power).collect(),
         };
-        let sharing = Sharing {
+        let sharing = SharingStats {
             by_clients: (0u32..)
                 .zip(by_clients)
                 .filter(|(_, (blocks, _))| *blocks > 0)

@@ -24,13 +24,13 @@ pub struct Latencies {
 
 /// Counts latencies.
 #[derive(Debug)]
-pub(crate) struct Histogram {
+pub(crate) struct LatencyHistogram {
     counts: Vec<u64>,
     sum: u128,
     largest: u32,
 }
 
-impl Default for Histogram {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { counts: vec![0; (33 * STEPS) as usize], sum: 0, largest: 0 }
     }
@@ -54,7 +54,7 @@ fn highest(slot: usize) -> u64 {
     ((u64::from(STEPS) + step + 1) << (power - 1)) - 1
 }
 
-impl Histogram {
+impl LatencyHistogram {
     pub(crate) fn add(&mut self, latency: u32) {
         self.counts[slot(latency)] += 1;
         self.sum += u128::from(latency);

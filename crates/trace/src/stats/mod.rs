@@ -19,9 +19,9 @@ mod timeline;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::{Distances, Sharing, WorkingSet};
+pub use blocks::{Distances, SharingStats, WorkingSet};
 pub use latency::Latencies;
-pub use order::Order;
+pub use order::AccessOrder;
 pub use sizes::Sizes;
 pub use timeline::{Bin, Timeline};
 
@@ -90,7 +90,7 @@ impl Party {
 
 /// What a trace is like.
 #[derive(Clone, Debug, Serialize)]
-pub struct Stats {
+pub struct TraceStats {
     /// All requests.
     pub requests: u64,
     /// From the first to the last request, in nanoseconds; without times, their number.
@@ -116,13 +116,13 @@ pub struct Stats {
     /// Reads and writes that begin and end at multiples of a block.
     pub aligned: u64,
     /// Sequentiality.
-    pub order: Order,
+    pub order: AccessOrder,
     /// Blocks.
     pub working_set: WorkingSet,
     /// How far back the last use of a block is.
     pub distances: Distances,
     /// Blocks by how many clients use them.
-    pub sharing: Sharing,
+    pub sharing: SharingStats,
     /// Over time.
     pub timeline: Timeline,
     /// How long answers took, by operation; those without any are left out.
@@ -137,13 +137,13 @@ pub struct Stats {
 ///
 /// # Errors
 /// Those of the source; [`Invalid`](block::ErrorKind::Invalid) for options out of range.
-pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<Stats> {
+pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<TraceStats> {
     if options.block == 0 || options.most_blocks < 1000 {
         return Err(Error::invalid(
             "statistics need blocks of 1 byte or more, and 1,000 of them; give larger numbers",
         ));
     }
-    let mut blocks = blocks::Blocks::new(*options);
+    let mut blocks = blocks::BlockTracker::new(*options);
     let mut timeline = timeline::Recorder::default();
     let mut order = order::Follower::default();
     let mut sizes = [sizes::Counter::default(), sizes::Counter::default()];
@@ -168,7 +168,9 @@ pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<Stats>
             party(&mut clients, request.client).add(request);
             party(&mut disks, request.disk).add(request);
             if request.latency > 0 {
-                latency[op].get_or_insert_with(latency::Histogram::default).add(request.latency);
+                latency[op]
+                    .get_or_insert_with(latency::LatencyHistogram::default)
+                    .add(request.latency);
             }
             timeline.request(request);
             if matches!(request.op, Op::Read | Op::Write) {
@@ -191,7 +193,7 @@ pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<Stats>
     disks.retain(|party| party.requests() > 0);
     let [read_sizes, write_sizes] = sizes.map(sizes::Counter::finish);
     let (working_set, distances, sharing) = blocks.finish();
-    Ok(Stats {
+    Ok(TraceStats {
         requests,
         duration: last - first.unwrap_or(last),
         times: header.times,

@@ -11,7 +11,7 @@ const PAIRS: usize = 1 << 20;
 
 /// Reads and writes by where they begin.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub struct Order {
+pub struct AccessOrder {
     /// Where the one before ended.
     pub sequential: u64,
     /// Up to 64 KiB from there, forwards or backwards.
@@ -26,7 +26,7 @@ pub struct Order {
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
     ends: HashMap<(u32, u32), u64>,
-    order: Order,
+    order: AccessOrder,
     runs: u64,
     bytes: u64,
 }
@@ -49,8 +49,8 @@ impl Follower {
         self.runs += 1;
     }
 
-    pub(crate) fn finish(self) -> Order {
+    pub(crate) fn finish(self) -> AccessOrder {
         let mean_run = if self.runs == 0 { 0.0 } else { self.bytes as f64 / self.runs as f64 };
-        Order { mean_run, ..self.order }
+        AccessOrder { mean_run, ..self.order }
     }
 }

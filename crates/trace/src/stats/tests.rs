@@ -1,9 +1,9 @@
-use super::{Stats, StatsOptions, collect};
-use crate::{Disk, Header, Memory, Op, Request};
+use super::{StatsOptions, TraceStats, collect};
+use crate::{Header, Memory, Op, Request, TraceDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-fn stats(header: Header, requests: Vec<Request>, most_blocks: usize) -> Stats {
+fn stats(header: Header, requests: Vec<Request>, most_blocks: usize) -> TraceStats {
     let options = StatsOptions { most_blocks, ..StatsOptions::default() };
     collect(&mut Memory::new(header, requests), &options).unwrap()
 }
@@ -92,7 +92,7 @@ fn a_sample_comes_near_the_truth() {
 
 #[test]
 fn disks_of_one_base_share_blocks_until_they_write() {
-    let disk = |name: &str| Disk { name: name.into(), size: 0, base: "golden:1".into() };
+    let disk = |name: &str| TraceDisk { name: name.into(), size: 0, base: "golden:1".into() };
     let header = Header { disks: vec![disk("a"), disk("b")], ..Header::default() };
     let read = |time, disk, block: u64| Request {
         time,

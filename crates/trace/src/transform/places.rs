@@ -16,7 +16,7 @@ const MOST_RUNS: usize = 1 << 24;
 
 /// Extents that stay together.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct ExtentRun {
     last: u64,
     /// Where the first one goes.
     moved_to: u64,
@@ -25,12 +25,12 @@ struct Run {
 /// The places that a trace touches, and where each goes: the runs of a disk stand behind each other in a
 /// random order, so that the whole is never larger than before.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct ShuffledPlaces {
     /// By disk and first extent. No two of them share an extent.
-    runs: BTreeMap<(u32, u64), Run>,
+    runs: BTreeMap<(u32, u64), ExtentRun>,
 }
 
-impl Places {
+impl ShuffledPlaces {
     /// Reads a trace to its end, and chooses by `key` where what it touches goes.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Places {
     }
 
     /// The run that begins at or before an extent, and is the last of those.
-    fn before(&self, disk: u32, extent: u64) -> Option<(u64, Run)> {
+    fn before(&self, disk: u32, extent: u64) -> Option<(u64, ExtentRun)> {
         let (of, run) = self.runs.range((disk, 0)..=(disk, extent)).next_back()?;
         Some((of.1, *run))
     }
@@ -70,7 +70,7 @@ impl Places {
             (first, last) = (first.min(start), last.max(run.last));
             self.runs.remove(&(request.disk, start));
         }
-        self.runs.insert((request.disk, first), Run { last, moved_to: 0 });
+        self.runs.insert((request.disk, first), ExtentRun { last, moved_to: 0 });
     }
 
     fn shuffle(&mut self, key: u64) {

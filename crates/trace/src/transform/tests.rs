@@ -1,5 +1,5 @@
-use super::{Anonymous, Cut, Places, Sample, Selection};
-use crate::{Disk, Header, Memory, Merged, Op, Request, Same, Source};
+use super::{Anonymous, Cut, Sample, Selection, ShuffledPlaces};
+use crate::{Header, Memory, Merged, Op, Request, Same, Source, TraceDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 fn memory(requests: &[Request]) -> Memory {
     let header = Header {
         clients: vec!["ann".into(), "bob".into(), "eve".into()],
-        disks: vec![Disk { name: "secret".into(), size: 1 << 25, base: "ours:1".into() }; 2],
+        disks: vec![TraceDisk { name: "secret".into(), size: 1 << 25, base: "ours:1".into() }; 2],
         notes: "of our lab".into(),
         ..Header::default()
     };
@@ -67,7 +67,7 @@ proptest! {
 
     #[test]
     fn shuffled_requests_stay_whole_and_meet_each_other_as_before(all in requests(), key: u64) {
-        let places = Places::of(&mut memory(&all), key).unwrap();
+        let places = ShuffledPlaces::of(&mut memory(&all), key).unwrap();
         let (header, shuffled) = drain(Anonymous::new(memory(&all), Some(places)));
         prop_assert_eq!(header.requests, Some(all.len() as u64));
         prop_assert_eq!(shuffled.len(), all.len());
@@ -208,7 +208,7 @@ fn shuffled_places_lie_elsewhere_and_an_unknown_one_is_refused() {
     // A request of no length, one that crosses into the next extent, one at the end of all.
     let mut requests: Vec<Request> = (0..64).map(|extent| request(extent * 2, 4096)).collect();
     requests.extend([request(200, 0), request(300, 1 << 20), request((1 << 43) - 1, 512)]);
-    let places = |key| Places::of(&mut memory(&requests), key).unwrap();
+    let places = |key| ShuffledPlaces::of(&mut memory(&requests), key).unwrap();
     let (_, shuffled) = drain(Anonymous::new(memory(&requests), Some(places(7))));
     let stayed = requests.iter().zip(&shuffled).filter(|(a, b)| a.offset == b.offset).count();
     assert!(stayed < 8, "{stayed}");

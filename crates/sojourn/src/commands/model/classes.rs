@@ -57,7 +57,7 @@ pub(super) fn run(contents: &Contents, output: Output) -> Result<()> {
         response_ms: solved.response * 1e3,
     });
     let queues = profile.centres.iter().zip(&solution.utilisations);
-    let queues = queues.filter(|(centre, _)| centre.kind != model::Kind::Delay);
+    let queues = queues.filter(|(centre, _)| centre.kind != model::CentreKind::Delay);
     let view = View {
         profile: profile.name.clone(),
         classes: views.collect(),

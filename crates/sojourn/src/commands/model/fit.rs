@@ -9,10 +9,10 @@ use crate::remote;
 use block::{ByteSize, Error, Result, Span};
 use engine::Home;
 use engine::config::time::duration;
-use model::fit::{Busy, Hidden, Load, Measured, hidden, utilisation_law};
-use model::{Centre, Demand, Kind, Network, Profile, ProfileCentre};
+use model::fit::{Busy, Hidden, Measured, MeasuredLoad, hidden, utilisation_law};
+use model::{Centre, CentreKind, Demand, Network, Profile, ProfileCentre};
 use nbd::Uri;
-use replay::{Plan, Report, Script};
+use replay::{ReplayPlan, ReplayReport, Script};
 use serde::Serialize;
 use server::client::Client;
 use std::fmt::Write;
@@ -253,7 +253,7 @@ pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
 }
 
 /// What may be watched: name, whether it is, its kind, and its work in a run.
-type Resource = (&'static str, bool, Kind, fn(&Run) -> f64);
+type Resource = (&'static str, bool, CentreKind, fn(&Run) -> f64);
 
 /// What is measured with what.
 struct Lab<'a> {
@@ -344,7 +344,7 @@ impl Lab<'_> {
         }
         let reads = (READS / clients).max(1);
         let script = Script::random_reads(clients, reads, block as u32, span, seed)?;
-        let mut plan = Plan::new(self.args.target.clone(), &script);
+        let mut plan = ReplayPlan::new(self.args.target.clone(), &script);
         plan.options = remote::options(&self.args.target)?;
         plan.repeat = true;
         plan.warm_up = self.args.time / WARM_UP;
@@ -426,12 +426,12 @@ impl Lab<'_> {
     /// What may be watched.
     fn resources(&self) -> [Resource; 3] {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
-        let cpu = if cores > 1 { Kind::Servers(cores.min(1024)) } else { Kind::Queue };
+        let cpu = if cores > 1 { CentreKind::Servers(cores.min(1024)) } else { CentreKind::Queue };
         let Watched { pid, disk, network } = &self.watched;
         [
             ("cpu", pid.is_some(), cpu, |run| run.work.cpu),
-            ("disk", disk.is_some(), Kind::Queue, |run| run.work.disk),
-            ("network", network.is_some(), Kind::Queue, |run| run.work.network),
+            ("disk", disk.is_some(), CentreKind::Queue, |run| run.work.disk),
+            ("network", network.is_some(), CentreKind::Queue, |run| run.work.network),
         ]
     }
 }
@@ -454,7 +454,14 @@ pub(super) fn export_size(target: &Uri) -> Result<u64> {
     })
 }
 
-fn measured(block: u64, clients: u32, hit: f64, report: &Report, work: Work, own: Duration) -> Run {
+fn measured(
+    block: u64,
+    clients: u32,
+    hit: f64,
+    report: &ReplayReport,
+    work: Work,
+    own: Duration,
+) -> Run {
     Run {
         block,
         clients,
@@ -482,10 +489,16 @@ fn answered_whole(hits: f64, lookups: f64, answers: f64) -> f64 {
 
 /// The load generator: part of what was measured, not of the server.
 fn generator(demand: f64) -> Centre {
-    Centre { name: "load generator".to_owned(), kind: Kind::Queue, demand }
+    Centre { name: "load generator".to_owned(), kind: CentreKind::Queue, demand }
 }
 
-fn centre(name: &str, kind: Kind, block: u64, request: f64, miss: f64) -> Result<ProfileCentre> {
+fn centre(
+    name: &str,
+    kind: CentreKind,
+    block: u64,
+    request: f64,
+    miss: f64,
+) -> Result<ProfileCentre> {
     let demand =
         |seconds: f64| Demand::points(vec![(block, if seconds < 1e-9 { 0.0 } else { seconds })]);
     Ok(ProfileCentre {
@@ -503,14 +516,14 @@ fn loads_of<'a>(
     own: f64,
     runs: impl Iterator<Item = &'a Run>,
     visits: impl Fn(&Run) -> f64,
-) -> Result<Vec<Load>> {
+) -> Result<Vec<MeasuredLoad>> {
     runs.map(|run| {
         let known = centres.iter().map(|centre| Centre {
             name: centre.name.clone(),
             kind: centre.kind,
             demand: centre.request.at(run.block) + (1.0 - run.hit) * centre.miss.at(run.block),
         });
-        Ok(Load {
+        Ok(MeasuredLoad {
             clients: run.clients,
             throughput: run.throughput,
             known: known.chain([generator(own)]).collect(),
@@ -531,7 +544,7 @@ fn add(
     of_misses: bool,
 ) -> Result<()> {
     for (suffix, kind, seconds) in
-        [("", Kind::Queue, found.queue), (" delay", Kind::Delay, found.delay)]
+        [("", CentreKind::Queue, found.queue), (" delay", CentreKind::Delay, found.delay)]
     {
         if seconds > response * NOTHING {
             let (request, miss) = if of_misses { (0.0, seconds) } else { (seconds, 0.0) };
@@ -660,7 +673,7 @@ mod tests {
     fn block_sizes_come_together_in_one_profile() {
         let mut profile = Profile { name: "x".to_owned(), centres: Vec::new() };
         let one = |name: &str, block, request, miss| {
-            vec![centre(name, Kind::Queue, block, request, miss).unwrap()]
+            vec![centre(name, CentreKind::Queue, block, request, miss).unwrap()]
         };
         merge(&mut profile, one("cpu", 4096, 1e-3, 0.0), 4096).unwrap();
         let mut second = one("cpu", 8192, 2e-3, 5e-3);

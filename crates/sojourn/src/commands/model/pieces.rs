@@ -12,8 +12,8 @@ use crate::output::Output;
 use crate::remote;
 use block::{BLOCK, Error, Result};
 use engine::Home;
-use model::{Demand, Kind, Profile, ProfileCentre};
-use replay::{Plan, Script};
+use model::{CentreKind, Demand, Profile, ProfileCentre};
+use replay::{ReplayPlan, Script};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, without: &str, home: Option<&Home>, output: Outpu
             (FEWEST * APART) >> 20
         )));
     }
-    let mut plan = Plan::new(args.target.clone(), &script);
+    let mut plan = ReplayPlan::new(args.target.clone(), &script);
     plan.options = remote::options(&args.target)?;
     let before = look()?;
     let (report, _) = drive(Arc::new(script), plan, 1)?;
@@ -144,7 +144,7 @@ fn with_pieces(mut profile: Profile, seconds: f64) -> Profile {
     profile.centres.retain(|centre| centre.name != NAME);
     profile.centres.push(ProfileCentre {
         name: NAME.to_owned(),
-        kind: Kind::Delay,
+        kind: CentreKind::Delay,
         request: Demand::default(),
         miss: Demand::default(),
         piece: seconds,

@@ -5,7 +5,7 @@ use crate::lists::{Numbers, Shares, Sizes};
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
 use engine::config::time::duration;
-use model::{Kind, Network, Profile, Solution};
+use model::{CentreKind, Network, Profile, Solution};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -153,7 +153,7 @@ fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<View> {
 
 fn row(network: &Network, block: u64, solution: &Solution) -> Row {
     let queues = network.centres().iter().zip(&solution.centres);
-    let queues = queues.filter(|(centre, _)| centre.kind != Kind::Delay);
+    let queues = queues.filter(|(centre, _)| centre.kind != CentreKind::Delay);
     Row {
         clients: solution.clients,
         throughput: solution.throughput,
@@ -166,7 +166,7 @@ fn row(network: &Network, block: u64, solution: &Solution) -> Row {
 
 /// Queueing centres, in the profile's order.
 fn queues(profile: &Profile) -> Vec<&str> {
-    let queues = profile.centres.iter().filter(|centre| centre.kind != Kind::Delay);
+    let queues = profile.centres.iter().filter(|centre| centre.kind != CentreKind::Delay);
     queues.map(|centre| centre.name.as_str()).collect()
 }
 

@@ -5,7 +5,7 @@
 
 use block::{BLOCK, Error, Result};
 use cache::PolicyKind;
-use simulate::{Chunks, Policy, Stream};
+use simulate::{Chunks, ReferenceStream, SimulatedPolicy};
 use std::collections::{HashMap, HashSet};
 use trace::{Header, Op, Request};
 
@@ -54,7 +54,7 @@ impl Keys {
     /// Takes note of disks that the header names by now.
     pub(super) fn learn(&mut self, header: &Header) {
         for disk in &header.disks[self.bases.len().min(header.disks.len())..] {
-            let same = |other: &trace::Disk| other.base == disk.base;
+            let same = |other: &trace::TraceDisk| other.base == disk.base;
             let first = header.disks.iter().position(same);
             self.bases.push(first.unwrap_or(0) as u64);
             self.based.push(!disk.base.is_empty());
@@ -158,7 +158,7 @@ impl Reads {
         grain: u64,
         pieces: u64,
     ) -> Vec<Cached> {
-        let stream = Stream::of_reads(self.references);
+        let stream = ReferenceStream::of_reads(self.references);
         let reads = self.ends.len().max(1) as f64;
         let of = |bytes: u64| u32::try_from(bytes / grain).unwrap_or(u32::MAX);
         let point = |size: &u64| {
@@ -168,7 +168,8 @@ impl Reads {
                 size: *size,
                 answered: whole.cache as f64 / reads,
                 kept: whole.below as f64 / reads,
-                hits: simulate::run(Policy::Kind(policy), chunks, &stream, false).hit_ratio(),
+                hits: simulate::run(SimulatedPolicy::Kind(policy), chunks, &stream, false)
+                    .hit_ratio(),
             }
         };
         sizes.iter().map(point).collect()
@@ -226,7 +227,8 @@ mod tests {
     #[test]
     fn chunks_are_shared_by_disks_of_one_base_unless_they_are_private() {
         let read = |client, disk| Request { disk, ..request(client, Op::Read, 0, 4096) };
-        let disk = |base: &str| trace::Disk { base: base.to_owned(), ..trace::Disk::default() };
+        let disk =
+            |base: &str| trace::TraceDisk { base: base.to_owned(), ..trace::TraceDisk::default() };
         let header = Header { disks: vec![disk("a"), disk("b"), disk("a")], ..Header::default() };
         for (private, same) in [(false, true), (true, false)] {
             let mut keys = Keys::new(65536, private).unwrap();
@@ -239,7 +241,8 @@ mod tests {
 
     #[test]
     fn what_a_disk_wrote_stays_private_when_its_guest_comes_back_as_another_client() {
-        let disk = |base: &str| trace::Disk { base: base.to_owned(), ..trace::Disk::default() };
+        let disk =
+            |base: &str| trace::TraceDisk { base: base.to_owned(), ..trace::TraceDisk::default() };
         for (base, chunks) in [("debian:1", 0), ("", 1)] {
             let mut keys = Keys::new(65536, false).unwrap();
             keys.learn(&Header { disks: vec![disk(base)], ..Header::default() });

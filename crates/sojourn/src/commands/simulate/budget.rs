@@ -9,7 +9,7 @@ use block::{ByteSize, Error, Result};
 use engine::config::time::duration;
 use report::{Axis, Plot, Report, Series, Unit};
 use serde::Serialize;
-use simulate::{Budget, Costs, Plan, Spending};
+use simulate::{Budget, Costs, Spending, SpendingPlan};
 use std::time::Duration;
 
 /// Parts of the memory that clients may get.
@@ -145,7 +145,7 @@ const COLUMNS: [&str; 8] = [
     ">+-",
 ];
 
-fn row(plan: &Plan) -> [String; 8] {
+fn row(plan: &SpendingPlan) -> [String; 8] {
     [
         ByteSize(plan.block.into()).to_string(),
         ByteSize(plan.client).to_string(),
@@ -159,7 +159,7 @@ fn row(plan: &Plan) -> [String; 8] {
 }
 
 fn text(case: &Case) -> String {
-    let table = |plans: &[Plan]| {
+    let table = |plans: &[SpendingPlan]| {
         let mut table = Table::new(&COLUMNS);
         plans.iter().for_each(|plan| table.row(row(plan)));
         table.render()
@@ -180,14 +180,15 @@ fn page(cases: &[Case], trace: &str) -> Report {
         let x = Axis::new("part of the memory for clients", Unit::Percent);
         let mut plot = Plot::new("Time of a read", x, Axis::new("time", Unit::Seconds));
         for plans in plans.chunk_by(|a, b| a.block == b.block) {
-            let part = |plan: &Plan| 100.0 * (1.0 - plan.server as f64 / case.bytes.max(1) as f64);
+            let part =
+                |plan: &SpendingPlan| 100.0 * (1.0 - plan.server as f64 / case.bytes.max(1) as f64);
             let points = plans.iter().map(|plan| (part(plan), plan.seconds));
             plot = plot.series(Series::new(
                 format!("blocks of {}", ByteSize(plans[0].block.into())),
                 points,
             ));
         }
-        let table = |plans: &[Plan]| {
+        let table = |plans: &[SpendingPlan]| {
             let mut table = report::Table::new(COLUMNS);
             plans.iter().for_each(|plan| {
                 table.row(row(plan));

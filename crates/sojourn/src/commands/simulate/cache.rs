@@ -6,7 +6,7 @@ use crate::output::{Output, Table, raw};
 use block::{ByteSize, Error, Result};
 use report::{Axis, Plot, Report, Series, Unit};
 use serde::Serialize;
-use simulate::{Outcome, Policy, run as simulate};
+use simulate::{Outcome, SimulatedPolicy, run as simulate};
 use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate cache`.
@@ -49,10 +49,10 @@ fn power(text: &str) -> Result<u32> {
 }
 
 /// Reads policies: separated by commas, unless they have parameters.
-fn policies(texts: &[String]) -> Result<Vec<Policy>> {
+fn policies(texts: &[String]) -> Result<Vec<SimulatedPolicy>> {
     if texts.is_empty() {
-        let all = cache::PolicyKind::all().into_iter().map(Policy::Kind);
-        return Ok(all.chain([Policy::Opt]).collect());
+        let all = cache::PolicyKind::all().into_iter().map(SimulatedPolicy::Kind);
+        return Ok(all.chain([SimulatedPolicy::Opt]).collect());
     }
     let mut all = Vec::new();
     for text in texts {

@@ -15,8 +15,8 @@ use crate::output::{Output, raw};
 use crate::progress::Bar;
 use block::Result;
 use load::{Load, Prepared};
-use schedule::compare::{Estimate, Verdict, least};
-use schedule::simulation::{Outcome, Setup, run as simulate};
+use schedule::compare::{Comparison, Estimate, least};
+use schedule::simulation::{SimulationOutcome, SimulationSetup, run as simulate};
 use schedule::{Model, Profile, scheduler};
 use serde::Serialize;
 use server::throttle::profile;
@@ -92,12 +92,12 @@ pub(super) struct Row {
     in_system: Estimate,
     counters: Vec<(&'static str, u64)>,
     #[serde(skip)]
-    first: Outcome,
+    first: SimulationOutcome,
 }
 
 impl Row {
-    fn new(profile: &str, scheduler: &str, outcomes: Vec<Outcome>) -> Self {
-        let of = |value: fn(&Outcome) -> f64| {
+    fn new(profile: &str, scheduler: &str, outcomes: Vec<SimulationOutcome>) -> Self {
+        let of = |value: fn(&SimulationOutcome) -> f64| {
             Estimate::of(&outcomes.iter().map(value).collect::<Vec<_>>())
         };
         Self {
@@ -113,11 +113,11 @@ impl Row {
             p99_ms: of(|o| o.response.quantile_ms(0.99)),
             p999_ms: of(|o| o.response.quantile_ms(0.999)),
             worst_ms: of(|o| o.response.most_ms()),
-            sectors_per_ms: of(Outcome::sectors_per_ms),
-            requests_per_ms: of(Outcome::rate_per_ms),
-            utilisation: of(Outcome::utilisation),
-            hit_ratio: of(Outcome::hit_ratio),
-            foreseen: of(Outcome::foreseen),
+            sectors_per_ms: of(SimulationOutcome::sectors_per_ms),
+            requests_per_ms: of(SimulationOutcome::rate_per_ms),
+            utilisation: of(SimulationOutcome::utilisation),
+            hit_ratio: of(SimulationOutcome::hit_ratio),
+            foreseen: of(SimulationOutcome::foreseen),
             in_system: of(|o| o.in_system),
             counters: outcomes.first().map(|o| o.counters.clone()).unwrap_or_default(),
             first: outcomes.into_iter().next().unwrap_or_default(),
@@ -131,7 +131,7 @@ struct Winner {
     profile: String,
     sentence: String,
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: Comparison,
 }
 
 #[derive(Debug, Serialize)]
@@ -199,11 +199,11 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    fn run(&self, prepared: &Prepared, believed: Option<&dyn Model>) -> Result<Outcome> {
+    fn run(&self, prepared: &Prepared, believed: Option<&dyn Model>) -> Result<SimulationOutcome> {
         let seed = self.args.seed.wrapping_add(u64::from(self.number));
         let model = self.profile.model()?;
         let outstanding = self.args.outstanding.map_or(model.servers() + 1, |n| n as usize);
-        simulate(Setup {
+        simulate(SimulationSetup {
             model,
             believed,
             shadow: believed.map(Model::cache),
@@ -225,18 +225,20 @@ fn winner(profile: &str, rows: &[Row]) -> Winner {
     let verdict = least(&estimates);
     let name = |index: &usize| rows[*index].scheduler.as_str();
     let sentence = match &verdict {
-        Verdict::Wins { best } => format!(
+        Comparison::Wins { best } => format!(
             "{profile}: {} has the least mean response; its interval overlaps no other",
             name(best)
         ),
-        Verdict::Ties { best, with } => format!(
+        Comparison::Ties { best, with } => format!(
             "{profile}: {} has the least mean response, but its interval overlaps that of {}; more \
              --seeds or --requests tell them apart",
             name(best),
             with.iter().map(name).collect::<Vec<_>>().join(", ")
         ),
-        Verdict::Unknown if rows.len() < 2 => format!("{profile}: nothing to compare with"),
-        Verdict::Unknown => format!("{profile}: one seed says nothing of who wins; give --seeds"),
+        Comparison::Unknown if rows.len() < 2 => format!("{profile}: nothing to compare with"),
+        Comparison::Unknown => {
+            format!("{profile}: one seed says nothing of who wins; give --seeds")
+        }
     };
     Winner { profile: profile.to_owned(), sentence, verdict }
 }

@@ -24,7 +24,7 @@ use ::cache::PolicyKind;
 use ::trace::Header;
 use block::{ByteSize, Error, Result};
 use clap::{Subcommand, ValueEnum};
-use simulate::{Chunks, Estimate, Law, Options, Sharing, Stream};
+use simulate::{Chunks, Estimate, Law, ReferenceOptions, ReferenceStream, Sharing};
 use std::path::PathBuf;
 use store::chunker::{MAX_PAGES, MEAN_PAGES, MIN_PAGES};
 
@@ -138,7 +138,7 @@ impl Load {
     }
 
     /// How a trace that says this becomes references; only one block of `one_in` is kept.
-    fn options(&self, header: &Header, one_in: u32) -> Result<Options> {
+    fn options(&self, header: &Header, one_in: u32) -> Result<ReferenceOptions> {
         let bytes = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         let sharing = match self.share {
             Share::Base => Sharing::Base,
@@ -156,7 +156,7 @@ impl Load {
         };
         let per = self.per.map(|per| bytes(per.0));
         let writes = self.writes;
-        Ok(Options { block: bytes(size), chunks, per, writes, sharing, client, one_in })
+        Ok(ReferenceOptions { block: bytes(size), chunks, per, writes, sharing, client, one_in })
     }
 
     /// The size of blocks, where nothing else is asked for.
@@ -171,16 +171,16 @@ impl Load {
     }
 
     /// What is read of a trace for blocks whose size is still to be chosen.
-    fn options_of_blocks(&self, header: &Header) -> Result<Options> {
+    fn options_of_blocks(&self, header: &Header) -> Result<ReferenceOptions> {
         let load = Self { block: Some(Block::Bytes(block::BLOCK)), ..self.clone() };
         load.options(header, 1)
     }
 
     /// Reads the trace; only one block of `one_in` goes into the stream.
-    fn read(&self, one_in: u32) -> Result<Stream> {
+    fn read(&self, one_in: u32) -> Result<ReferenceStream> {
         let mut source = self.reading.open(&self.trace)?;
         let options = self.options(source.header(), one_in)?;
-        let stream = Stream::read(&mut *source, &options)?;
+        let stream = ReferenceStream::read(&mut *source, &options)?;
         if stream.is_empty() {
             return Err(self.nothing());
         }
@@ -196,7 +196,7 @@ impl Load {
     }
 
     /// Reads the trace for its curve, looking at so many blocks at most.
-    fn estimate(&self, samples: u32) -> Result<(Estimate, Stream)> {
+    fn estimate(&self, samples: u32) -> Result<(Estimate, ReferenceStream)> {
         let mut source = self.reading.open(&self.trace)?;
         let options = self.options(source.header(), 1)?;
         let (estimate, stream) = Estimate::read(&mut *source, &options, samples)?;
@@ -214,13 +214,13 @@ impl Load {
     }
 
     /// What the clients' own caches answer of their reads.
-    fn client_hit_ratio(&self, stream: &Stream) -> Option<f64> {
+    fn client_hit_ratio(&self, stream: &ReferenceStream) -> Option<f64> {
         let ratio = stream.client_hits as f64 / stream.client_reads.max(1) as f64;
         self.client.map(|_| ratio)
     }
 
     /// What was cached.
-    fn what(&self, stream: &Stream) -> String {
+    fn what(&self, stream: &ReferenceStream) -> String {
         let size = ByteSize(stream.block.into());
         match stream.block.is_power_of_two() {
             true => format!("blocks of {size}"),
@@ -229,7 +229,7 @@ impl Load {
     }
 
     /// The trace and its load in a line.
-    fn describe(&self, stream: &Stream) -> String {
+    fn describe(&self, stream: &ReferenceStream) -> String {
         let distinct = u64::from(stream.blocks()) * u64::from(stream.block);
         let mut text = format!(
             "{}: {} requests, {} references of clients, {} simulated, to {} of distinct {}",
@@ -263,14 +263,14 @@ fn blocks(size: u64, block: u64) -> Result<u32> {
 }
 
 /// Sizes of a cache, each with the blocks that it holds, for a stream.
-fn sizes(amounts: &Amounts, stream: &Stream) -> Result<Vec<(u64, u32)>> {
+fn sizes(amounts: &Amounts, stream: &ReferenceStream) -> Result<Vec<(u64, u32)>> {
     let block = u64::from(stream.block);
     let whole = u64::from(stream.blocks()) * u64::from(stream.one_in) * block;
     amounts.of(whole).into_iter().map(|size| Ok((size, blocks(size, block)?))).collect()
 }
 
 /// A trace of which only a curve was made, in a line.
-fn describe_estimate(load: &Load, estimate: &Estimate, stream: &Stream) -> String {
+fn describe_estimate(load: &Load, estimate: &Estimate, stream: &ReferenceStream) -> String {
     let distinct = estimate.distinct.saturating_mul(stream.block.into());
     format!(
         "{}: {} requests, {} references of clients, {} counted, to about {} of distinct {} \

@@ -6,7 +6,7 @@ use crate::output::{Output, Table};
 use block::{ByteSize, Result};
 use report::{Axis, Bars, Report, Unit};
 use serde::Serialize;
-use simulate::{Advice, Question, tune};
+use simulate::{Advice, TuningQuestion, tune};
 use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate tune`.
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     let sizes = sizes(&args.memory, &stream)?;
     let mut cases = Vec::new();
     for (bytes, blocks) in sizes {
-        let question = Question { one_in: args.one_in, ..Question::new(blocks) };
+        let question = TuningQuestion { one_in: args.one_in, ..TuningQuestion::new(blocks) };
         let advice = tune(&stream, &question)?;
         let policy = advice.recommended().map(|best| best.policy.to_string());
         let config = config(bytes, policy.as_deref());

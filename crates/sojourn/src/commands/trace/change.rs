@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
 use trace::{
-    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Places, Same, Selection, Source,
-    format_for,
+    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Same, Selection, ShuffledPlaces,
+    Source, format_for,
 };
 
 /// A sample of fewer requests says little.
@@ -180,7 +180,7 @@ pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let times = (args.from.is_some() || args.until.is_some())
         .then(|| args.from.map_or(0, nanoseconds)..args.until.map_or(u64::MAX, nanoseconds));
-    let options = trace::OpenOptions { times: times.clone(), ..args.reading.options() };
+    let options = trace::OpenTraceOptions { times: times.clone(), ..args.reading.options() };
     let source = args.reading.open_with(&args.trace, &options)?;
     if times.is_some() && !source.header().times {
         return Err(Error::invalid(format!(
@@ -339,7 +339,7 @@ pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
 }
 
 /// Where everything goes: the trace is read once for that, and then again.
-fn places(args: &Anonymize) -> Result<Places> {
+fn places(args: &Anonymize) -> Result<ShuffledPlaces> {
     if !args.trace.is_file() {
         return Err(Error::invalid(format!(
             "{}: --places reads a trace twice, and this is no file: write it to one first, with `sojourn \
@@ -347,7 +347,7 @@ fn places(args: &Anonymize) -> Result<Places> {
             named(&args.trace)
         )));
     }
-    Places::of(&mut *args.reading.open(&args.trace)?, key()?)
+    ShuffledPlaces::of(&mut *args.reading.open(&args.trace)?, key()?)
 }
 
 /// A random number.

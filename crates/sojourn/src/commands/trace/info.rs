@@ -7,7 +7,7 @@ use block::{ByteSize, Result};
 use report::Unit;
 use serde::Serialize;
 use std::path::PathBuf;
-use trace::{Disk, Format};
+use trace::{Format, TraceDisk};
 
 /// Clients and disks that are printed.
 const SHOWN: usize = 20;
@@ -39,7 +39,7 @@ struct View {
     operations: bool,
     alignment: u32,
     clients: Vec<String>,
-    disks: Vec<Disk>,
+    disks: Vec<TraceDisk>,
     notes: String,
 }
 

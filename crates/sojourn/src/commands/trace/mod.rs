@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::{Format, OpenOptions, Source};
+use trace::{Format, OpenTraceOptions, Source};
 
 /// What to do with a trace.
 #[derive(Debug, Subcommand)]
@@ -86,8 +86,8 @@ fn unit(text: &str) -> Result<u32> {
 }
 
 impl Reading {
-    fn options(&self) -> OpenOptions {
-        OpenOptions {
+    fn options(&self) -> OpenTraceOptions {
+        OpenTraceOptions {
             format: self.format,
             shift: self.shift.0,
             sort: self.sort,
@@ -101,7 +101,7 @@ impl Reading {
         self.open_with(path, &self.options())
     }
 
-    fn open_with(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>> {
+    fn open_with(&self, path: &Path, options: &OpenTraceOptions) -> Result<Box<dyn Source + Send>> {
         let source = match path.as_os_str() == "-" {
             true => trace::read(Box::new(std::io::stdin()), "standard input", options)?,
             false => trace::open(path, options)?,

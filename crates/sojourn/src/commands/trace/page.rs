@@ -4,7 +4,7 @@ use super::stats::{facts, operations, percent};
 use block::ByteSize;
 use report::{Axis, Bars, Plot, Report, Series, Table, Unit};
 use std::collections::BTreeSet;
-use trace::stats::{Party, Stats};
+use trace::stats::{Party, TraceStats};
 
 /// Rows of a table of clients or disks.
 const SHOWN: usize = 200;
@@ -26,7 +26,7 @@ pub(super) fn party(party: &Party) -> [String; 6] {
 }
 
 /// The report.
-pub(super) fn page(name: &str, stats: &Stats) -> Report {
+pub(super) fn page(name: &str, stats: &TraceStats) -> Report {
     let mut page = Report::new(format!("Trace {name}"));
     if !stats.complete {
         page = page.text("The trace is not finished: its recorder is at work, or was killed.");
@@ -70,7 +70,7 @@ pub(super) fn page(name: &str, stats: &Stats) -> Report {
     page
 }
 
-fn sizes(stats: &Stats) -> Bars {
+fn sizes(stats: &TraceStats) -> Bars {
     let (reads, writes) = (&stats.read_sizes.by_power, &stats.write_sizes.by_power);
     let powers: BTreeSet<u64> = reads.iter().chain(writes).map(|(power, _)| *power).collect();
     let names = powers.iter().map(|power| ByteSize(*power).to_string());
@@ -85,7 +85,7 @@ fn sizes(stats: &Stats) -> Bars {
 }
 
 /// What happens in the course of the trace; without times there are as many requests in every stretch.
-fn timeline(stats: &Stats) -> Vec<Plot> {
+fn timeline(stats: &TraceStats) -> Vec<Plot> {
     let line = &stats.timeline;
     let (unit, label, scale) = match stats.times {
         true => (Unit::Seconds, "time", 1e-9),
@@ -124,7 +124,7 @@ fn timeline(stats: &Stats) -> Vec<Plot> {
     plots
 }
 
-fn distances(stats: &Stats) -> Bars {
+fn distances(stats: &TraceStats) -> Bars {
     let distances = &stats.distances;
     let names = distances.by_power.iter().map(|(power, ..)| Unit::Number.show(*power as f64));
     let reads = distances.by_power.iter().map(|(_, reads, _)| *reads as f64);
@@ -137,7 +137,7 @@ fn distances(stats: &Stats) -> Bars {
         .stacked()
 }
 
-fn sharing(stats: &Stats) -> Bars {
+fn sharing(stats: &TraceStats) -> Bars {
     let all = &stats.sharing.by_clients;
     let names = all.iter().map(|(clients, ..)| clients.to_string());
     let axis = Axis::new("blocks", Unit::Number);
@@ -146,7 +146,7 @@ fn sharing(stats: &Stats) -> Bars {
         .series("uses", all.iter().map(|(.., uses)| *uses as f64))
 }
 
-fn latencies(stats: &Stats) -> Table {
+fn latencies(stats: &TraceStats) -> Table {
     let titles = ["operation", ">known", ">mean", ">median", ">90 %", ">99 %", ">slowest"];
     let mut table = Table::new(titles);
     for (op, l) in &stats.latency {

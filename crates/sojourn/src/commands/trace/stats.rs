@@ -7,7 +7,7 @@ use block::{ByteSize, Result};
 use report::Unit;
 use std::path::PathBuf;
 use std::slice::from_ref;
-use trace::stats::{Stats, StatsOptions};
+use trace::stats::{StatsOptions, TraceStats};
 
 /// Rows of a table of clients or disks.
 const SHOWN: usize = 20;
@@ -62,7 +62,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// The main numbers, as labels and values.
-pub(super) fn facts(stats: &Stats) -> Vec<(&'static str, String)> {
+pub(super) fn facts(stats: &TraceStats) -> Vec<(&'static str, String)> {
     let set = &stats.working_set;
     let bytes = |blocks: u64| ByteSize(blocks * u64::from(set.block)).to_string();
     let seconds = stats.duration as f64 / 1e9;
@@ -102,7 +102,7 @@ pub(super) fn facts(stats: &Stats) -> Vec<(&'static str, String)> {
 }
 
 /// What the operations did.
-pub(super) fn operations(stats: &Stats) -> Vec<[String; 4]> {
+pub(super) fn operations(stats: &TraceStats) -> Vec<[String; 4]> {
     let used = stats.operations.iter().filter(|(_, count)| count.requests > 0);
     used.map(|(op, count)| {
         [
@@ -120,7 +120,7 @@ fn add(text: &mut String, table: &Table) {
     text.push_str(&table.render());
 }
 
-fn text(stats: &Stats) -> String {
+fn text(stats: &TraceStats) -> String {
     let mut text = fields(&facts(stats));
     let mut table = Table::new(&["operation", ">requests", ">share", ">bytes"]);
     operations(stats).into_iter().for_each(|row| table.row(row));

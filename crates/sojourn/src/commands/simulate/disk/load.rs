@@ -4,10 +4,10 @@ use crate::commands::trace::Reading;
 use block::{ByteSize, Error, Result};
 use clap::ValueEnum;
 use schedule::load as loads;
-use schedule::load::buffered::Buffered;
+use schedule::load::buffered::BufferedLoad;
 use schedule::load::layout::{self, Layout};
-use schedule::load::random::{Accesses, Closed, Open, Places};
-use schedule::load::replay::{Replay, Selection};
+use schedule::load::random::{AccessPattern, Accesses, Closed, OpenLoad};
+use schedule::load::replay::{Replay, ReplaySelection};
 use schedule::load::surge::{Habits, Surge};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl Load {
             let rate = self
                 .rate
                 .ok_or_else(|| Error::invalid("--load open needs --rate: accesses per second"))?;
-            return Ok(Box::new(Open::new(accesses, positive("--rate", rate)?, seed)));
+            return Ok(Box::new(OpenLoad::new(accesses, positive("--rate", rate)?, seed)));
         }
         if !(0.0..=1e9).contains(&self.think) {
             return Err(Error::invalid(format!("--think is {}; give 0 or more", self.think)));
@@ -154,7 +154,7 @@ impl Load {
         match self.load {
             Kind::Buffered => {
                 let pages = (self.memory.0 / 4096).min(1 << 28) as usize;
-                Box::new(Buffered::new(layout.clone(), habits, pages, seed))
+                Box::new(BufferedLoad::new(layout.clone(), habits, pages, seed))
             }
             _ => Box::new(Surge::new(layout.clone(), habits, seed)),
         }
@@ -172,8 +172,8 @@ impl Load {
             return Err(Error::invalid(format!("--reads is {}; give 0 to 1", self.reads)));
         }
         let places = match self.load {
-            Kind::Sequential => Places::Sequential,
-            _ => Places::Uniform,
+            Kind::Sequential => AccessPattern::Sequential,
+            _ => AccessPattern::Uniform,
         };
         Ok(Accesses { places, sectors: sectors as u32, reads: self.reads, disk })
     }
@@ -187,7 +187,7 @@ impl Load {
         let rate = self.rate.map(|rate| positive("--rate", rate)).transpose()?;
         let disk = self.disk.as_deref().map(|name| self.disk_number(name)).transpose()?;
         let source = self.reading.open(&path)?;
-        let replay = Replay::new(source, Selection { disk, speed, rate })
+        let replay = Replay::new(source, ReplaySelection { disk, speed, rate })
             .map_err(|e| e.context(path.display().to_string()))?;
         Ok(Box::new(replay))
     }
