@@ -113,7 +113,7 @@ impl Added {
 /// # Errors
 /// Those of the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
 pub async fn set(store: &Store, version: &str, chunks: &[ChunkId], copies: bool) -> Result<()> {
-    change(store, version, Change::Set(chunks)).await?;
+    change(store, version, BootListChange::Set(chunks)).await?;
     if copies && let Err(error) = copy(store, version).await {
         // The list is of use without it.
         tracing::warn!(image = version, error = error.message(), "a boot list gets no boot copy");
@@ -128,7 +128,7 @@ pub async fn set(store: &Store, version: &str, chunks: &[ChunkId], copies: bool)
 /// # Errors
 /// As [`set`].
 pub async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
-    change(store, version, Change::Add(boot)).await
+    change(store, version, BootListChange::Add(boot)).await
 }
 
 /// The list of a version, if it is whole and has no boot copy.
@@ -200,28 +200,32 @@ async fn name(
 
 /// What is done to a list.
 #[derive(Clone, Copy)]
-enum Change<'a> {
+enum BootListChange<'a> {
     Set(&'a [ChunkId]),
     Add(&'a [ChunkId]),
 }
 
-async fn change(store: &Store, version: &str, change: Change<'_>) -> Result<Option<Added>> {
+async fn change(store: &Store, version: &str, change: BootListChange<'_>) -> Result<Option<Added>> {
     let session = store.session(&format!("boot list of {version}")).await?;
     let outcome = attempts(&session, version, change).await;
     session.close(outcome).await
 }
 
 /// Makes the change, again when somebody else was quicker.
-async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Result<Option<Added>> {
+async fn attempts(
+    session: &Session,
+    version: &str,
+    change: BootListChange<'_>,
+) -> Result<Option<Added>> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
         let Some(record) = refs.get(RefKind::Image, version).await? else {
             return Err(Error::not_found(format!("image {version} was removed")));
         };
         let (list, added) = match change {
-            Change::Set(chunks) => (chunks.to_vec(), None),
-            Change::Add(_) if !is_open(&record) => return Ok(None),
-            Change::Add(boot) => {
+            BootListChange::Set(chunks) => (chunks.to_vec(), None),
+            BootListChange::Add(_) if !is_open(&record) => return Ok(None),
+            BootListChange::Add(boot) => {
                 let (mut list, before) = match of(session.store(), &record).await {
                     Ok(list) => {
                         (list.unwrap_or_default(), record.body.recorded_boots().unwrap_or_default())

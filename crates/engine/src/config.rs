@@ -20,7 +20,7 @@ pub mod time;
 
 use self::attached::Attach;
 use self::log::LogFormat;
-use self::place::{HttpAccess, Place, TlsMode};
+use self::place::{ConfiguredListener, HttpAccess, TlsMode};
 use self::throttle::ThrottleRule;
 use crate::disk_io::DiskIo;
 use crate::home::Home;
@@ -94,7 +94,7 @@ pub struct Pieces {
 #[serde(default, deny_unknown_fields)]
 pub struct Serve {
     /// NBD listeners: `unix:PATH` (relative to the home) or `HOST:PORT`.
-    pub nbd: Vec<Place>,
+    pub nbd: Vec<ConfiguredListener>,
     /// iSCSI listeners: `HOST:PORT`.
     pub iscsi: Vec<String>,
     /// The file of iSCSI clients' secrets (relative to the home).
@@ -106,7 +106,7 @@ pub struct Serve {
     /// Whether TCP listeners that do not say it themselves are encrypted.
     pub tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
-    pub http: Option<Place>,
+    pub http: Option<ConfiguredListener>,
     /// Names beside the machine's own by which that is asked without TLS.
     pub http_names: Vec<String>,
     /// Who may look there without a token.

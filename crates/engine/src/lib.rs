@@ -90,10 +90,10 @@ pub struct Engine {
 
 /// What can fail of an [`Engine`], done. Another server may use the home meanwhile: nothing in it was
 /// changed.
-pub struct Prepared {
+pub struct PreparedEngine {
     store: Store,
     link: Link,
-    what_for: Use,
+    what_for: StoreUse,
     home: Home,
     cache: cache::Config,
     loads: LoadOptions,
@@ -107,7 +107,7 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`open_store`], and of the entropy source.
-    pub async fn open(home: &Home, config: &Config, what_for: Use) -> Result<Arc<Self>> {
+    pub async fn open(home: &Home, config: &Config, what_for: StoreUse) -> Result<Arc<Self>> {
         Self::open_with(home, config, what_for, None).await
     }
 
@@ -118,7 +118,7 @@ impl Engine {
     pub async fn open_with(
         home: &Home,
         config: &Config,
-        what_for: Use,
+        what_for: StoreUse,
         room: Option<Arc<dyn Room>>,
     ) -> Result<Arc<Self>> {
         Ok(Self::prepare(home, config, what_for).await?.open(room))
@@ -128,14 +128,20 @@ impl Engine {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn prepare(home: &Home, config: &Config, what_for: Use) -> Result<Prepared> {
+    pub async fn prepare(
+        home: &Home,
+        config: &Config,
+        what_for: StoreUse,
+    ) -> Result<PreparedEngine> {
         if what_for.lasts() {
             cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
         }
         let (store, link, configured) = open_with_sources(home, config, what_for).await?;
         let sources = match what_for {
-            Use::Server | Use::Keeper => Some(configured.open(&store, home, config).await),
-            Use::Command | Use::Inspection => None,
+            StoreUse::Server | StoreUse::Keeper => {
+                Some(configured.open(&store, home, config).await)
+            }
+            StoreUse::Command | StoreUse::Inspection => None,
         };
         // More may come while attached disks are used.
         let sources = sources.filter(|(found, _)| config.attach.is_some() || !found.is_empty());
@@ -156,7 +162,7 @@ impl Engine {
             ahead: config.serve.read_ahead.0,
         };
         let (home, offline) = (home.clone(), config.attach.is_some());
-        Ok(Prepared { store, link, what_for, home, cache, loads, sources, offline })
+        Ok(PreparedEngine { store, link, what_for, home, cache, loads, sources, offline })
     }
 
     /// The way from the store into the cache.
@@ -264,7 +270,7 @@ impl Engine {
     }
 }
 
-impl Prepared {
+impl PreparedEngine {
     /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
     /// one.
     pub fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
@@ -288,7 +294,7 @@ impl Prepared {
 
 /// Has a server clear away what crashes left of disks. Nobody waits for it. Others may be at work in
 /// the home, as the lock of the home is not needed to make a disk: the disks have a lock for that.
-fn sweeping(disks: &Arc<Disks>, what_for: Use) -> JoinSet<()> {
+fn sweeping(disks: &Arc<Disks>, what_for: StoreUse) -> JoinSet<()> {
     let mut sweeping = JoinSet::new();
     if what_for.lasts() {
         let disks = Arc::clone(disks);
@@ -299,7 +305,7 @@ fn sweeping(disks: &Arc<Disks>, what_for: Use) -> JoinSet<()> {
 
 /// What a store is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum StoreUse {
     /// A command that somebody waits for.
     Command,
     /// As a command, but everything is read from the store itself and not from what is kept of it.
@@ -310,7 +316,7 @@ pub enum Use {
     Keeper,
 }
 
-impl Use {
+impl StoreUse {
     /// Whether it is for a process that stays, and would rather wait for the store than fail.
     fn lasts(self) -> bool {
         matches!(self, Self::Server | Self::Keeper)
@@ -321,17 +327,17 @@ impl Use {
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
-pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
+pub fn backend(home: &Home, config: &Config, what_for: StoreUse) -> Result<Opened> {
     let options = options(home, config, what_for);
     let certificates = home.resolve(Path::new(&config.tls.dir));
     places::open(&home.store_url(&config.store), &certificates, &options)
 }
 
 /// How a home opens its store.
-pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenStoreOptions {
+pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOptions {
     let patience = match what_for {
-        Use::Command | Use::Inspection => Patience::COMMAND,
-        Use::Server | Use::Keeper => {
+        StoreUse::Command | StoreUse::Inspection => Patience::COMMAND,
+        StoreUse::Server | StoreUse::Keeper => {
             Patience::lasting(Duration::from_secs(config.serve.store_seconds))
         }
     };
@@ -339,9 +345,9 @@ pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenStoreOptions 
         dir: home.resolve(Path::new(&config.pieces.dir)),
         limit: config.pieces.size.0,
     };
-    let pieces = (what_for != Use::Inspection).then_some(pieces);
+    let pieces = (what_for != StoreUse::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
-    let is_scattered = what_for == Use::Keeper;
+    let is_scattered = what_for == StoreUse::Keeper;
     OpenStoreOptions { patience, pieces, is_distant, is_scattered, ..OpenStoreOptions::default() }
 }
 
@@ -351,14 +357,18 @@ pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenStoreOptions 
 /// [`NotFound`](block::ErrorKind::NotFound) with the remedy when there is none,
 /// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
 pub async fn open_store(home: &Home, config: &Config) -> Result<Store> {
-    Ok(open_store_for(home, config, Use::Command).await?.0)
+    Ok(open_store_for(home, config, StoreUse::Command).await?.0)
 }
 
 /// Opens the store of a home.
 ///
 /// # Errors
 /// As [`open_store`].
-pub async fn open_store_for(home: &Home, config: &Config, what_for: Use) -> Result<(Store, Link)> {
+pub async fn open_store_for(
+    home: &Home,
+    config: &Config,
+    what_for: StoreUse,
+) -> Result<(Store, Link)> {
     let (store, link, _) = open_with_sources(home, config, what_for).await?;
     Ok((store, link))
 }
@@ -367,7 +377,7 @@ pub async fn open_store_for(home: &Home, config: &Config, what_for: Use) -> Resu
 async fn open_with_sources(
     home: &Home,
     config: &Config,
-    what_for: Use,
+    what_for: StoreUse,
 ) -> Result<(Store, Link, ConfiguredSources)> {
     let place = home.store_url(&config.store);
     let opened = backend(home, config, what_for)?;
@@ -383,7 +393,7 @@ async fn open_with_sources(
     }
     let configured = sources::add_configured(&store, home, config).await;
     let media = configured.media();
-    if what_for == Use::Command && !media.is_empty() {
+    if what_for == StoreUse::Command && !media.is_empty() {
         let (settings, link) = (store.settings().clone(), opened.link.clone());
         let cost = sources::store_cost(home, config).await;
         store.ask_for_maps(Arc::new(MapsOnDemand::new(settings, media, link, cost)));

@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_secs(3);
 /// All open disks of a home.
 pub struct OpenDisks {
     disks: Arc<Disks>,
-    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    slots: Mutex<BTreeMap<String, Arc<DiskSlot>>>,
     /// Openings under way. Each is finished even when the client that asked goes away: what is left
     /// of one must not work on the files beside the next one.
     opening: Mutex<JoinSet<()>>,
@@ -37,11 +37,11 @@ pub struct OpenDisks {
 }
 
 /// The place of one disk. It is in the map while it has users or an open disk.
-struct Slot {
+struct DiskSlot {
     name: String,
     /// Held across opening and closing, so that there is one of either at a time.
     disk: Arc<tokio::sync::Mutex<Option<Opened>>>,
-    use_: Mutex<Use>,
+    use_: Mutex<DiskUsers>,
 }
 
 /// An open disk, and the timer that resets an ephemeral one whose client was lost.
@@ -80,7 +80,7 @@ impl Opened {
 }
 
 #[derive(Clone, Copy)]
-struct Use {
+struct DiskUsers {
     users: usize,
     /// When the last user left.
     since: Instant,
@@ -96,32 +96,32 @@ enum Leaving {
 }
 
 /// A user's hold on an open disk.
-pub struct Held {
-    slot: Arc<Slot>,
+pub struct DiskHandle {
+    slot: Arc<DiskSlot>,
     disk: Arc<Disk>,
 }
 
-impl Held {
+impl DiskHandle {
     /// The disk itself.
     pub fn disk(&self) -> &Arc<Disk> {
         &self.disk
     }
 }
 
-impl Deref for Held {
+impl Deref for DiskHandle {
     type Target = Disk;
     fn deref(&self) -> &Disk {
         &self.disk
     }
 }
 
-impl Drop for Held {
+impl Drop for DiskHandle {
     fn drop(&mut self) {
         self.slot.leave();
     }
 }
 
-impl Slot {
+impl DiskSlot {
     fn leave(&self) {
         let mut use_ = self.use_.lock();
         use_.users -= 1;
@@ -130,9 +130,9 @@ impl Slot {
 }
 
 /// Counts a user out again when opening fails or is cancelled.
-struct Entry(Option<Arc<Slot>>);
+struct PendingUser(Option<Arc<DiskSlot>>);
 
-impl Drop for Entry {
+impl Drop for PendingUser {
     fn drop(&mut self) {
         if let Some(slot) = &self.0 {
             slot.leave();
@@ -151,21 +151,21 @@ impl OpenDisks {
     ///
     /// # Errors
     /// Those of [`Disks::open`].
-    pub async fn hold(&self, name: &str) -> Result<Held> {
+    pub async fn hold(&self, name: &str) -> Result<DiskHandle> {
         store::check_name("disk", name)?;
         let slot = {
             let mut slots = self.slots.lock();
             let slot = slots.entry(name.to_owned()).or_insert_with(|| {
-                Arc::new(Slot {
+                Arc::new(DiskSlot {
                     name: name.to_owned(),
                     disk: Arc::default(),
-                    use_: Mutex::new(Use { users: 0, since: Instant::now() }),
+                    use_: Mutex::new(DiskUsers { users: 0, since: Instant::now() }),
                 })
             });
             slot.use_.lock().users += 1;
             Arc::clone(slot)
         };
-        let mut entry = Entry(Some(Arc::clone(&slot)));
+        let mut entry = PendingUser(Some(Arc::clone(&slot)));
         let mut place = Arc::clone(&slot.disk).lock_owned().await;
         let failed = place.take_if(|opened| opened.is_failed_and_free());
         let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
@@ -181,7 +181,7 @@ impl OpenDisks {
             },
         };
         entry.0 = None;
-        Ok(Held { slot, disk })
+        Ok(DiskHandle { slot, disk })
     }
 
     /// Opens a disk in its place, in a task of its own, after closing it where it `failed`.
@@ -243,11 +243,11 @@ impl OpenDisks {
     /// keeps no other open.
     pub async fn close_idle(&self, idle: Duration) {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        let is_idle = |slot: &Arc<Slot>| {
+        let is_idle = |slot: &Arc<DiskSlot>| {
             let use_ = *slot.use_.lock();
             use_.users == 0 && use_.since.elapsed() >= idle
         };
-        let close = async |slot: Arc<Slot>| {
+        let close = async |slot: Arc<DiskSlot>| {
             // One that is being opened is not idle.
             let Ok(place) = Arc::clone(&slot.disk).try_lock_owned() else { return };
             if let Err(e) = self.close(&slot, place, false).await {
@@ -264,7 +264,7 @@ impl OpenDisks {
     /// Those of [`Disk::close`].
     pub async fn close_all(&self) -> Result<()> {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        let close = async |slot: Arc<Slot>| {
+        let close = async |slot: Arc<DiskSlot>| {
             let place = Arc::clone(&slot.disk).lock_owned().await;
             self.close(&slot, place, true).await.map_err(|e| {
                 let e = e.context(format!("closing disk {}", slot.name));
@@ -405,7 +405,7 @@ impl OpenDisks {
 
     async fn close(
         &self,
-        slot: &Arc<Slot>,
+        slot: &Arc<DiskSlot>,
         mut place: OwnedMutexGuard<Option<Opened>>,
         stopping: bool,
     ) -> Result<()> {
@@ -424,7 +424,7 @@ impl OpenDisks {
         result
     }
 
-    fn forget_if_unused(&self, slot: &Arc<Slot>) {
+    fn forget_if_unused(&self, slot: &Arc<DiskSlot>) {
         let mut slots = self.slots.lock();
         let empty = slot.disk.try_lock().is_ok_and(|place| place.is_none());
         let same = slots.get(&slot.name).is_some_and(|present| Arc::ptr_eq(present, slot));

@@ -465,7 +465,7 @@ mod tests {
                 .await
                 .unwrap();
         }
-        let engine = crate::Engine::open(&home, &config, crate::Use::Server).await.unwrap();
+        let engine = crate::Engine::open(&home, &config, crate::StoreUse::Server).await.unwrap();
         let (tree, other) = (at("tree"), at("other").display().to_string());
         std::fs::create_dir(&tree).unwrap();
         // Who opens a pipe waits until somebody writes to it.

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::devices;
 use super::image_views;
-use super::open::Held;
+use super::open::DiskHandle;
 use super::parcels;
 use crate::api::{
     BytesByPlace, DiskReply, DiskRequest, DiskView, ElsewhereView, MadeView, MapView,
@@ -218,7 +218,11 @@ async fn remove(engine: &Engine, name: &str, lost: bool) -> Result<()> {
 }
 
 /// Opens a disk whose private blocks are to be dropped: when they are damaged, without them.
-async fn hold_or_recover(engine: &Engine, name: &str, snapshot: Option<&str>) -> Result<Held> {
+async fn hold_or_recover(
+    engine: &Engine,
+    name: &str,
+    snapshot: Option<&str>,
+) -> Result<DiskHandle> {
     match engine.open.hold(name).await {
         Err(damage) if damage.kind() == ErrorKind::Corrupt => {
             engine.disks.recover(name, snapshot).await?;

@@ -4,5 +4,6 @@
 
 pub use crate::client::{HttpConnection, ServerPlace};
 pub use crate::server::{
-    Conversation, Progress, ReplyBody, Tally, Turn, Usage, content, problem, slices,
+    ClientUsage, ConnectionProgress, Conversation, LiveGatewayCounters, ReplyBody, RequestPermit,
+    content, problem, slices,
 };

@@ -24,4 +24,4 @@ pub mod server;
 pub mod wire;
 
 pub use client::{GatewayStore, GatewayUrl};
-pub use server::{Gateway, GatewayCounters, Limits};
+pub use server::{Gateway, GatewayCounters, GatewayLimits};

@@ -7,7 +7,7 @@ mod lab;
 use bytes::Bytes;
 use disk::Disks;
 use futures::TryStreamExt;
-use gateway::Limits;
+use gateway::GatewayLimits;
 use http_body_util::BodyExt;
 use lab::{Got, Lab, Raw, encrypted};
 use object_store::memory::InMemory;
@@ -30,10 +30,10 @@ struct Scene {
 }
 
 async fn scene() -> Scene {
-    scene_with(Limits::default()).await
+    scene_with(GatewayLimits::default()).await
 }
 
-async fn scene_with(limits: Limits) -> Scene {
+async fn scene_with(limits: GatewayLimits) -> Scene {
     let lab = Lab::with(testing::settings(), limits).await;
     let shared = noise(2, 1 << 20);
     let secret = lab.image("secret:1", &[noise(1, 1 << 20), shared.clone()].concat()).await;
@@ -455,7 +455,7 @@ async fn rules_that_change_take_rights_away_at_once() {
 
 #[tokio::test]
 async fn headers_without_end_and_bodies_without_progress_cost_only_their_sender() {
-    let limits = Limits { patience: Duration::from_secs(1), ..Limits::default() };
+    let limits = GatewayLimits { patience: Duration::from_secs(1), ..GatewayLimits::default() };
     let scene = scene_with(limits).await;
     let hostile = scene.lab.raw("alice").await;
     let huge = "x".repeat(64 << 10);
@@ -476,10 +476,10 @@ async fn headers_without_end_and_bodies_without_progress_cost_only_their_sender(
 
 #[tokio::test]
 async fn clients_that_say_nothing_or_half_a_word_keep_nobody_out() {
-    let limits = Limits {
+    let limits = GatewayLimits {
         patience: Duration::from_secs(1),
         idle: Duration::from_secs(1),
-        ..Limits::default()
+        ..GatewayLimits::default()
     };
     let scene = scene_with(limits).await;
     let mut silent = Vec::new();
@@ -502,7 +502,11 @@ async fn clients_that_say_nothing_or_half_a_word_keep_nobody_out() {
 
 #[tokio::test]
 async fn who_does_not_take_its_answers_is_closed_and_holds_up_nobody() {
-    let limits = Limits { patience: Duration::from_secs(5), bytes: 8 << 20, ..Limits::default() };
+    let limits = GatewayLimits {
+        patience: Duration::from_secs(5),
+        bytes: 8 << 20,
+        ..GatewayLimits::default()
+    };
     let scene = scene_with(limits).await;
     let (_, shared) = scene.split().await;
     let pack = format!("packs/{}", shared[0].pack);
@@ -533,7 +537,7 @@ async fn who_does_not_take_its_answers_is_closed_and_holds_up_nobody() {
 
 #[tokio::test]
 async fn who_stops_taking_an_answer_while_its_rights_are_looked_up_holds_up_nobody() {
-    let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+    let limits = GatewayLimits { patience: Duration::from_secs(60), ..GatewayLimits::default() };
     let scene = scene_with(limits).await;
     let (own, shared) = scene.split().await;
     let pack = format!("packs/{}", shared[0].pack);
@@ -558,7 +562,7 @@ async fn who_stops_taking_an_answer_while_its_rights_are_looked_up_holds_up_nobo
 
 #[tokio::test]
 async fn a_client_has_so_many_connections_and_requests_and_no_more() {
-    let limits = Limits { connections: 2, rate: 1, ..Limits::default() };
+    let limits = GatewayLimits { connections: 2, rate: 1, ..GatewayLimits::default() };
     let scene = scene_with(limits).await;
     let first = scene.lab.raw("alice").await;
     assert_eq!(first.get("/v1/").await.status, 200);

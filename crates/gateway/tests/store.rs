@@ -6,7 +6,7 @@ mod lab;
 
 use block::{Device, Durability, Span};
 use futures::TryStreamExt;
-use gateway::Limits;
+use gateway::GatewayLimits;
 use lab::{Lab, read_all};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 async fn clear_and_encrypted() -> [Lab; 2] {
-    let limits = Limits::default();
+    let limits = GatewayLimits::default();
     [Lab::new().await, Lab::with(testing::encrypted_settings(), limits).await]
 }
 

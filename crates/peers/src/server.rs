@@ -9,9 +9,10 @@ use arc_swap::ArcSwap;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use gateway::Limits;
+use gateway::GatewayLimits;
 use gateway::http::{
-    Conversation, Progress, ReplyBody, Tally, Turn, Usage, content, problem, slices,
+    ClientUsage, ConnectionProgress, Conversation, LiveGatewayCounters, ReplyBody, RequestPermit,
+    content, problem, slices,
 };
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
@@ -48,7 +49,7 @@ const SULK: Duration = Duration::from_secs(60);
 /// Peers without a connection that are remembered.
 const MOST_IDLE: usize = 256;
 /// What a peer may use.
-const LIMITS: Limits = Limits {
+const LIMITS: GatewayLimits = GatewayLimits {
     connections: 32,
     all_connections: 256,
     requests: 128,
@@ -84,7 +85,7 @@ struct GivenTally {
 /// Another peer, by its name and address: all its connections.
 struct AskingPeer {
     name: String,
-    usage: Usage,
+    usage: ClientUsage,
     /// Connections.
     open: AtomicU64,
     /// Loads in vain, and until when there are no others.
@@ -99,7 +100,7 @@ pub struct PeerServer {
     neighbours: Arc<Neighbours>,
     tls: ArcSwap<ServerConfig>,
     peers: Mutex<HashMap<(IpAddr, String), Arc<AskingPeer>>>,
-    connections: Arc<Tally>,
+    connections: Arc<LiveGatewayCounters>,
     places: Arc<Semaphore>,
     loads: Semaphore,
     tally: GivenTally,
@@ -209,7 +210,7 @@ impl PeerServer {
         let made = || {
             Arc::new(AskingPeer {
                 name: name.to_owned(),
-                usage: Usage::new(LIMITS),
+                usage: ClientUsage::new(LIMITS),
                 open: AtomicU64::new(0),
                 in_vain: Mutex::default(),
             })
@@ -221,7 +222,7 @@ impl PeerServer {
         self: &Arc<Self>,
         peer: &Arc<AskingPeer>,
         from: IpAddr,
-        progress: &Arc<Progress>,
+        progress: &Arc<ConnectionProgress>,
         request: Request<Incoming>,
     ) -> Response<ReplyBody> {
         let answered = async {
@@ -368,8 +369,8 @@ const BYTES: &str = "application/octet-stream";
 /// An answer whose headers go at once, so that the asker sees that somebody is there.
 fn streamed(
     given: impl Future<Output = Result<Option<(u8, Bytes)>>> + Send + 'static,
-    progress: &Arc<Progress>,
-    turn: Turn,
+    progress: &Arc<ConnectionProgress>,
+    turn: RequestPermit,
 ) -> Response<ReplyBody> {
     // A task of its own, which ends with the answer: it may hold a turn while it waits, and an answer that its asker
     // does not take is not polled.

@@ -7,7 +7,7 @@ use crate::wire::{FetchUrgency, Hello, PeerQuestion, StoreTag, VERSION, tag_of};
 use async_trait::async_trait;
 use block::{Error, Result};
 use bytes::Bytes;
-use gateway::Limits;
+use gateway::GatewayLimits;
 use gateway::http::{Conversation, content};
 use lookaside::ChunkBytes;
 use parking_lot::Mutex;
@@ -66,7 +66,7 @@ impl BadPeer {
                         content("application/octet-stream", bytes, &progress, None)
                     }
                 };
-                let (limits, tally) = (Limits::default(), Arc::default());
+                let (limits, tally) = (GatewayLimits::default(), Arc::default());
                 let conversation = Conversation { client: "anybody".to_owned(), limits, tally };
                 conversation.serve(stream, answer, std::future::pending(), &Notify::new()).await;
             });

@@ -1,6 +1,6 @@
 //! The server of a home, started by a command that needs it, on its own: it stays when the command ends.
 
-use crate::client::Client;
+use crate::client::ControlClient;
 use block::{Error, Result};
 use engine::Home;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -34,20 +34,20 @@ const LOG_END: u64 = 2000;
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when it does not start, with the last line of its log;
 /// that of the system when it cannot be reached.
-pub async fn running(home: &Home, verb: &[&str]) -> Result<Client> {
-    if let Some(client) = Client::connect(home).await? {
+pub async fn running(home: &Home, verb: &[&str]) -> Result<ControlClient> {
+    if let Some(client) = ControlClient::connect(home).await? {
         return Ok(client);
     }
     let mut child = start(home, verb)?;
     let until = Instant::now() + START;
     loop {
-        if let Some(client) = Client::connect(home).await? {
+        if let Some(client) = ControlClient::connect(home).await? {
             return Ok(client);
         }
         let ended = child.try_wait().map_err(|e| Error::io("the server's process", e))?;
         if ended.is_some() || Instant::now() > until {
             // Another command may have started one at the same time.
-            if let Some(client) = Client::connect(home).await? {
+            if let Some(client) = ControlClient::connect(home).await? {
                 return Ok(client);
             }
             let why = last_line(home);
@@ -66,7 +66,7 @@ pub async fn running(home: &Home, verb: &[&str]) -> Result<Client> {
 ///
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when it does not end; those of the system.
-pub async fn stop(client: Client) -> Result<()> {
+pub async fn stop(client: ControlClient) -> Result<()> {
     let process = client.process()?;
     drop(client);
     let io = |e: std::io::Error| Error::io("the server's process", e);

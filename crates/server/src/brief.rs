@@ -1,6 +1,6 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
-use super::listen::{self, Asked, Bound};
+use super::listen::{self, BoundListener, ListenOptions};
 use super::security::Security;
 use super::signals::{Signals, Switch};
 use super::spare;
@@ -46,8 +46,8 @@ impl Single {
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) for a socket that other machines reach without TLS;
     /// [`Invalid`](block::ErrorKind::Invalid) for a socket that is neither a unix nor a TCP one.
-    pub(crate) async fn find(asked: &Asked) -> Result<Self> {
-        if let Some(Bound { listener, tls, .. }) =
+    pub(crate) async fn find(asked: &ListenOptions) -> Result<Self> {
+        if let Some(BoundListener { listener, tls, .. }) =
             listen::inherited(asked).await?.into_iter().next()
         {
             return Ok(Self { way: Way::Next(listener), tls });

@@ -23,12 +23,12 @@ const MAXIMUM: u64 = 64 << 20;
 
 /// A running server.
 #[derive(Debug)]
-pub struct Client {
+pub struct ControlClient {
     path: PathBuf,
     stream: UnixStream,
 }
 
-impl Client {
+impl ControlClient {
     /// Connects to the server of a home; `None` when none runs.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::audit::{Actor, Deed};
 use crate::http::{answer, send_status};
 use crate::orders;
 use crate::origin::Origin;
-use crate::running::Running;
+use crate::running::RunningServer;
 use crate::signals::Switch;
 use agent::api::{ATTACH_PATH, AttachRequest};
 use axum::extract::connect_info::Connected;
@@ -35,17 +35,17 @@ use tokio::sync::oneshot;
 /// still be reached there.
 pub(crate) struct Control {
     listener: UnixListener,
-    fresh: Fresh,
+    fresh: UnplacedSocket,
     path: PathBuf,
 }
 
 /// A socket that is not at its place yet.
-struct Fresh {
+struct UnplacedSocket {
     path: PathBuf,
     moved: bool,
 }
 
-impl Drop for Fresh {
+impl Drop for UnplacedSocket {
     fn drop(&mut self) {
         if !self.moved {
             let _ = FsPath::from(&*self.path).remove_synced();
@@ -71,7 +71,7 @@ impl Control {
         must_be_socket(&path)?;
         let fresh = path.with_extension("new");
         let listener = listen_alone(&fresh)?;
-        Ok(Self { listener, fresh: Fresh { path: fresh, moved: false }, path })
+        Ok(Self { listener, fresh: UnplacedSocket { path: fresh, moved: false }, path })
     }
 
     /// Puts it to its place: commands that come from now on wait for this server. The caller holds the
@@ -122,7 +122,7 @@ fn must_be_socket(path: &Path) -> Result<()> {
 }
 
 /// Answers until `stop`, and finishes what it began.
-pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: Switch) {
+pub(crate) async fn serve(listener: UnixListener, running: Arc<RunningServer>, stop: Switch) {
     let router = Router::new()
         .route(DISK_PATH, post(disk))
         .route(STATUS_PATH, get(send_status))
@@ -155,7 +155,7 @@ fn actor(ConnectInfo(origin): AskedFrom) -> Actor {
 
 /// Carries out a verb on a disk.
 async fn disk(
-    State(running): State<Arc<Running>>,
+    State(running): State<Arc<RunningServer>>,
     from: AskedFrom,
     Json(request): Json<DiskRequest>,
 ) -> Response {
@@ -174,20 +174,20 @@ async fn disk(
     finished(&running, verb).await
 }
 
-async fn reload(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
+async fn reload(State(running): State<Arc<RunningServer>>, from: AskedFrom) -> Response {
     let done = orders::reload(&running).await;
     note(&running, from, Deed::of_server("reload", &()), &done).await;
     answered(done)
 }
 
-async fn hand_over(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
+async fn hand_over(State(running): State<Arc<RunningServer>>, from: AskedFrom) -> Response {
     let done = orders::hand_over(&running).await;
     note(&running, from, Deed::of_server("hand_over", &()), &done).await;
     answered(done)
 }
 
 async fn drain(
-    State(running): State<Arc<Running>>,
+    State(running): State<Arc<RunningServer>>,
     from: AskedFrom,
     Json(request): Json<DrainRequest>,
 ) -> Response {
@@ -201,7 +201,7 @@ async fn drain(
 }
 
 async fn cache(
-    State(running): State<Arc<Running>>,
+    State(running): State<Arc<RunningServer>>,
     from: AskedFrom,
     Json(request): Json<CacheRequest>,
 ) -> Response {
@@ -213,7 +213,7 @@ async fn cache(
 }
 
 /// Notes what came of something that was asked of the server itself.
-async fn note<T>(running: &Running, from: AskedFrom, deed: Deed, done: &Result<T>) {
+async fn note<T>(running: &RunningServer, from: AskedFrom, deed: Deed, done: &Result<T>) {
     running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
 }
 
@@ -226,7 +226,7 @@ fn answered<T: Serialize>(done: Result<T>) -> Response {
 
 /// Carries out a verb on attached disks.
 async fn attach(
-    State(running): State<Arc<Running>>,
+    State(running): State<Arc<RunningServer>>,
     from: AskedFrom,
     Json(request): Json<AttachRequest>,
 ) -> Response {
@@ -252,7 +252,7 @@ async fn attach(
 /// What a verb gives, which is carried out in a task of its own: it is finished even when the command that
 /// asked goes away.
 async fn finished<T: Serialize + Send + 'static>(
-    running: &Running,
+    running: &RunningServer,
     verb: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Response {
     let (send, receive) = oneshot::channel();

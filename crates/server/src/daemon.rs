@@ -8,30 +8,30 @@ use super::exports::HomeExports;
 use super::fronts::Fronts;
 use super::handover::{self, Succession};
 use super::http::Port;
-use super::iscsi::{self, Plan};
-use super::lease::Lease;
+use super::iscsi::{self, IscsiPlan};
+use super::lease::KeptLease;
 use super::limits::limits;
 use super::listeners::Listeners;
 use super::notify::notify;
-use super::options::Options;
+use super::options::ServerOptions;
 use super::peers::PeerPort;
-use super::prepared::Prepared;
+use super::prepared::PreparedServer;
 use super::record::recorded;
 use super::reload::Changeable;
 use super::returning::Returning;
-use super::running::{Order, Running};
-use super::signals::{Asked, Signals, Switch};
+use super::running::{RunningServer, ServerOrder};
+use super::signals::{SignalAction, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
 use super::{discovery, forecast, head_room, spare, strain, vhost_user};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
-use crate::client::Client;
+use crate::client::ControlClient;
 use agent::Porter;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
-use engine::{Config, Engine, Home, Use};
+use engine::{Config, Engine, Home, StoreUse};
 use nbd::Server;
 use nbd::server::Passed;
 use parking_lot::Mutex;
@@ -61,7 +61,7 @@ const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 ///
 /// # Errors
 /// When it cannot start, or when a disk could not be closed properly.
-pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
+pub async fn run(home: &Home, config: Config, options: ServerOptions) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     // In a task of its own: also where opening a store blocks its thread, a signal is heard.
     let mut starting = JoinSet::new();
@@ -75,7 +75,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
                 tracing::warn!("stopped before it was ready: the store, or a source, does not answer");
                 return Ok(ExitCode::SUCCESS);
             };
-            return daemon_of(started)?.stop(End::Asked, &mut signals).await;
+            return daemon_of(started)?.stop(StopReason::Asked, &mut signals).await;
         }
     };
     let mut daemon = daemon_of(started)?;
@@ -96,12 +96,12 @@ fn daemon_of(started: Option<std::result::Result<Result<Daemon>, JoinError>>) ->
 struct Daemon {
     server: Changeable,
     fronts: Fronts,
-    lease: Lease,
+    lease: KeptLease,
     upkeep: Upkeep,
     /// Stops what runs beside the listeners.
     stop: Switch,
     /// Until the very end: who gives an order meanwhile waits, rather than be told of a fault.
-    ordered: mpsc::UnboundedReceiver<Order>,
+    ordered: mpsc::UnboundedReceiver<ServerOrder>,
     /// Until the very end: whoever asked for a successor hears what became of it.
     succession: Succession,
     /// It takes no new clients, and ends at this moment.
@@ -111,7 +111,7 @@ struct Daemon {
 }
 
 /// Why a server ends.
-enum End {
+enum StopReason {
     /// It was told to, or has drained.
     Asked,
     /// It cannot go on.
@@ -121,15 +121,15 @@ enum End {
 }
 
 /// What a server takes before it serves: from the one that it follows, or for itself.
-struct Taken {
-    prepared: Prepared,
+struct Takeover {
+    prepared: PreparedServer,
     clients: Vec<Passed>,
     lock: LockFile,
     shadows: Option<Shadows>,
-    iscsi: Option<iscsi::Bound>,
+    iscsi: Option<iscsi::BoundIscsi>,
 }
 
-impl Taken {
+impl Takeover {
     /// Takes the home. Without its `lock` there is a server to follow.
     ///
     /// # Errors
@@ -137,12 +137,12 @@ impl Taken {
     async fn take(
         home: &Home,
         config: &Config,
-        options: &Options,
+        options: &ServerOptions,
         lock: Option<LockFile>,
-        plan: Option<Plan>,
+        plan: Option<IscsiPlan>,
     ) -> Result<Self> {
         let prepare = async |estate: &mut Estate| {
-            Prepared::new(home, config, options, estate).await //
+            PreparedServer::new(home, config, options, estate).await //
         };
         let borrow = async || match &options.borrow {
             Some(wanted) => Shadows::borrow(wanted).await.map(Some),
@@ -198,17 +198,18 @@ impl Daemon {
     /// # Errors
     /// Why it cannot start; then everything is let go of again, the other front ends first and the home's lock behind
     /// what is guarded by it.
-    async fn start(home: &Home, config: Config, options: Options) -> Result<Self> {
+    async fn start(home: &Home, config: Config, options: ServerOptions) -> Result<Self> {
         must_be_new(options.trace.as_deref())?;
-        let follows = options.take_over && Client::connect(home).await?.is_some();
+        let follows = options.take_over && ControlClient::connect(home).await?.is_some();
         let lock = if follows { None } else { Some(home.lock()?) };
-        let engine = Engine::prepare(home, &config, Use::Server).await?;
+        let engine = Engine::prepare(home, &config, StoreUse::Server).await?;
         let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;
-        let plan = Plan::new(home.dir(), &config, &options.listen.under(&config)).await?;
-        let taken = Taken::take(home, &config, &options, lock, plan).await?;
+        let plan = IscsiPlan::new(home.dir(), &config, &options.listen.under(&config)).await?;
+        let taken = Takeover::take(home, &config, &options, lock, plan).await?;
         // Dropped in reverse order on a failure.
-        let Taken { prepared, clients, lock, shadows, iscsi } = taken;
-        let Prepared { bound, http, gateway, security, control, recording, reserve } = prepared;
+        let Takeover { prepared, clients, lock, shadows, iscsi } = taken;
+        let PreparedServer { bound, http, gateway, security, control, recording, reserve } =
+            prepared;
         let engine = engine.open(shadows.as_ref().map(Shadows::room));
         let passing = gateway.as_ref().map(|port| port.gateway(home, &engine, &security));
         let passing =
@@ -223,15 +224,9 @@ impl Daemon {
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports), nbd.clone()));
         let vhost_user = match options.vhost_user_dir(home, &config) {
             Some(dir) => {
-                let (disks, processors) = (&engine.disks, nbd.processors());
-                let started = vhost_user::Front::start(
-                    dir,
-                    home.disks(),
-                    disks,
-                    exports,
-                    processors,
-                    &config,
-                );
+                let (at, disks, processors) = (home.disks(), &engine.disks, nbd.processors());
+                let started =
+                    vhost_user::Front::start(dir, at, disks, exports, processors, &config);
                 unless_clients_go_on(started.await, &clients, "vhost-user is not served")?
             }
             None => None,
@@ -243,7 +238,7 @@ impl Daemon {
             Some(porter) => PeerPort::open(home, &config, &engine, porter).await,
             None => None,
         };
-        let running = Arc::new(Running {
+        let running = Arc::new(RunningServer {
             home: home.clone(),
             engine: Arc::clone(&engine),
             nbd,
@@ -300,17 +295,17 @@ impl Daemon {
     }
 
     /// Serves until it is to end.
-    async fn serve(&mut self, signals: &mut Signals) -> End {
+    async fn serve(&mut self, signals: &mut Signals) -> StopReason {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 asked = signals.next() => match asked {
-                    Asked::Stop => return End::Asked,
-                    Asked::Reload => tokio::select! {
+                    SignalAction::Stop => return StopReason::Asked,
+                    SignalAction::Reload => tokio::select! {
                         // What is wrong is in the log.
                         _ = self.server.reload() => {}
-                        () = signals.stop() => return End::Asked,
+                        () = signals.stop() => return StopReason::Asked,
                     },
                 },
                 Some(order) = self.ordered.recv() => {
@@ -321,17 +316,17 @@ impl Daemon {
                 () = self.succession.failed() => {}
                 ended = self.server.listeners.ended() => match ended {
                     Some(Ok(())) => {}
-                    Some(Err(e)) => return End::Failed(e),
-                    None if self.draining.is_some() => return End::Asked,
+                    Some(Err(e)) => return StopReason::Failed(e),
+                    None if self.draining.is_some() => return StopReason::Asked,
                     None => {
-                        return End::Failed(Error::internal("all listeners ended; see the log"));
+                        return StopReason::Failed(Error::internal("all listeners ended; see the log"));
                     }
                 },
                 Some(ended) = self.server.others.join_next() => if let Err(e) = ended {
-                    return End::Failed(Error::internal("a listener panicked").with_source(e));
+                    return StopReason::Failed(Error::internal("a listener panicked").with_source(e));
                 },
                 () = tokio::time::sleep_until(self.draining.unwrap_or_else(Instant::now)),
-                    if self.draining.is_some() => return End::Asked,
+                    if self.draining.is_some() => return StopReason::Asked,
                 _ = tick.tick() => {
                     let idle = Duration::from_secs(self.server.config.serve.idle_seconds);
                     self.upkeep.tick(idle, &self.server.running);
@@ -341,15 +336,15 @@ impl Daemon {
     }
 
     /// Does what the control socket asks for; says why the server is to end if it is.
-    async fn obey(&mut self, order: Order, signals: &mut Signals) -> Option<End> {
+    async fn obey(&mut self, order: ServerOrder, signals: &mut Signals) -> Option<StopReason> {
         match order {
-            Order::Reload(answer) => tokio::select! {
+            ServerOrder::Reload(answer) => tokio::select! {
                 reloaded = self.server.reload() => {
                     let _ = answer.send(reloaded);
                 }
-                () = signals.stop() => return Some(End::Asked),
+                () = signals.stop() => return Some(StopReason::Asked),
             },
-            Order::Drain(patience) => {
+            ServerOrder::Drain(patience) => {
                 let connections = self.server.running.nbd.counters().connections;
                 tracing::info!(connections, "draining: no new clients");
                 self.draining = Some(Instant::now() + patience.unwrap_or(FOR_EVER));
@@ -357,12 +352,12 @@ impl Daemon {
                 self.server.running.drain_gateway();
                 self.fronts.stop(&self.server.running).await;
             }
-            Order::Succeed(answer) => self.succession.start(answer),
-            Order::HandOver(answer) => {
+            ServerOrder::Succeed(answer) => self.succession.start(answer),
+            ServerOrder::HandOver(answer) => {
                 let handed = self.hand_over().await;
                 let successor = handed.as_ref().ok().map(|handed| handed.successor);
                 let _ = answer.send(handed);
-                return successor.map(End::HandedOver);
+                return successor.map(StopReason::HandedOver);
             }
         }
         None
@@ -398,16 +393,16 @@ impl Daemon {
     /// Why it ended, if not because it was asked to;
     /// [`Unavailable`](block::ErrorKind::Unavailable) when a second signal ends it at once; when a disk
     /// could not be closed properly.
-    async fn stop(self, end: End, signals: &mut Signals) -> Result<ExitCode> {
+    async fn stop(self, end: StopReason, signals: &mut Signals) -> Result<ExitCode> {
         let Self { server, mut fronts, lease, mut upkeep, stop, shadows, lock, .. } = self;
         let Changeable { running, mut listeners, http, mut others, .. } = server;
         match &end {
             // The manager follows it from here.
-            End::HandedOver(Some(pid)) => notify(&format!("MAINPID={pid}")),
-            End::HandedOver(None) => {}
-            End::Asked | End::Failed(_) => notify("STOPPING=1"),
+            StopReason::HandedOver(Some(pid)) => notify(&format!("MAINPID={pid}")),
+            StopReason::HandedOver(None) => {}
+            StopReason::Asked | StopReason::Failed(_) => notify("STOPPING=1"),
         }
-        let handed_over = matches!(end, End::HandedOver(_));
+        let handed_over = matches!(end, StopReason::HandedOver(_));
         tracing::info!(connections = running.nbd.counters().connections, "stopping");
         stop.throw();
         if let Some(port) = &http {
@@ -450,7 +445,7 @@ impl Daemon {
             let _ = FsPath::from(&*running.home.control()).remove_synced();
         }
         drop(lock);
-        if let End::Failed(failed) = end {
+        if let StopReason::Failed(failed) = end {
             return Err(failed);
         }
         let ended = match shadows {
@@ -483,13 +478,13 @@ impl Daemon {
 /// The lease of the server on its disks: gone on with where it follows another one.
 ///
 /// # Errors
-/// Those of [`Lease::start`].
-async fn lease(engine: &Arc<Engine>, config: &Config, follows: bool) -> Result<Lease> {
+/// Those of [`KeptLease::start`].
+async fn lease(engine: &Arc<Engine>, config: &Config, follows: bool) -> Result<KeptLease> {
     let time = Duration::from_secs(config.serve.lease_seconds);
     Ok(match follows {
-        true => Lease::go_on(engine, time).await,
-        false if config.attach.is_some() => Lease::without_waiting(engine, time).await,
-        false => Lease::start(engine, time).await?,
+        true => KeptLease::go_on(engine, time).await,
+        false if config.attach.is_some() => KeptLease::without_waiting(engine, time).await,
+        false => KeptLease::start(engine, time).await?,
     })
 }
 
@@ -562,7 +557,7 @@ fn porter(home: &Home, config: &Config, engine: &Arc<Engine>) -> Option<Arc<Port
 }
 
 /// Ends the recording, finishes the verbs, closes the disks.
-async fn finish(running: &Running) -> Result<()> {
+async fn finish(running: &RunningServer) -> Result<()> {
     if let Some(recording) = &running.recording {
         recording.finish().await;
     }

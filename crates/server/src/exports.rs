@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
 use engine::Engine;
-use engine::open::Held;
+use engine::open::DiskHandle;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl HomeExports {
 /// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
 /// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
 /// for a moment, and the reset that follows an ephemeral one's last client is waited for.
-async fn attach(held: &Held, client: &str) -> Result<Attachment> {
+async fn attach(held: &DiskHandle, client: &str) -> Result<Attachment> {
     // Whoever is refused in the end is told why.
     let _ = tokio::time::timeout(CHANGE, held.disk().until_free()).await;
     let deadline = Instant::now() + PATIENCE;
@@ -164,7 +164,7 @@ struct DiskSession {
     origin: String,
     uuid: [u8; 16],
     attachment: Option<Attachment>,
-    _held: Held,
+    _held: DiskHandle,
 }
 
 #[async_trait]

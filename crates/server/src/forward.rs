@@ -1,9 +1,9 @@
 //! Another server's exports: every client gets a connection of its own to that server.
 
-use super::listen::Asked;
+use super::listen::ListenOptions;
 use super::plain;
 use super::record::{Recording, RecordingView};
-use super::recordings::Place;
+use super::recordings::RecordingTarget;
 use async_trait::async_trait;
 use block::{Device, Result};
 use engine::Config;
@@ -78,12 +78,12 @@ impl Session for ForwardSession {
 pub async fn record(
     to: &Uri,
     options: ClientOptions,
-    asked: &Asked,
+    asked: &ListenOptions,
     out: PathBuf,
     limit: u64,
 ) -> Result<(Result<ExitCode>, RecordingView)> {
     let notes = format!("recorded between clients and {to}");
-    let recording = Recording::start(Place::File(out), limit, &notes)?;
+    let recording = Recording::start(RecordingTarget::File(out), limit, &notes)?;
     let exports = recording.exports(Arc::new(ForwardExports::new(to.clone(), options)));
     let served = plain::run(exports, None, Path::new("."), &Config::default(), asked).await;
     Ok((served, recording.finish().await))

@@ -1,6 +1,6 @@
 //! The front ends beside NBD, whose clients do not go over to a successor but connect again.
 
-use super::running::Running;
+use super::running::RunningServer;
 use super::{iscsi, vhost_user};
 
 /// Those that are served.
@@ -11,7 +11,7 @@ pub(crate) struct Fronts {
 
 impl Fronts {
     /// Ends their sessions and listeners; what had to be cut off is in the log.
-    pub(crate) async fn stop(&mut self, running: &Running) {
+    pub(crate) async fn stop(&mut self, running: &RunningServer) {
         let iscsi = async {
             match &mut self.iscsi {
                 Some(front) => front.stop().await,
@@ -35,7 +35,7 @@ impl Fronts {
     }
 
     /// Serves again after a hand-over that failed.
-    pub(crate) async fn start_again(&mut self, running: &Running) {
+    pub(crate) async fn start_again(&mut self, running: &RunningServer) {
         if let Some(front) = &mut self.iscsi
             && let Err(e) = front.start().await
         {
@@ -50,7 +50,7 @@ impl Fronts {
     }
 
     /// Has the status tell where they are.
-    pub(crate) fn tell(&self, running: &Running) {
+    pub(crate) fn tell(&self, running: &RunningServer) {
         let mut places = running.places.lock();
         places.iscsi = self.iscsi.as_ref().map(iscsi::Front::addresses).unwrap_or_default();
         places.vhost_user = self.vhost_user.as_ref().map(|front| front.dir().display().to_string());

@@ -4,7 +4,7 @@ use crate::security::Security;
 use block::{Error, Result};
 use engine::Engine;
 use engine::home::Home;
-use gateway::{Gateway, GatewayCounters, Limits};
+use gateway::{Gateway, GatewayCounters, GatewayLimits};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -91,7 +91,7 @@ impl GatewayPort {
             security.rules(),
             security.credentials()?,
             &home.dir().join(UPLOADS),
-            Limits::default(),
+            GatewayLimits::default(),
         )
     }
 

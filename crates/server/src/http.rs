@@ -4,7 +4,7 @@ pub(crate) mod guests;
 mod https;
 
 use super::listen;
-use super::running::Running;
+use super::running::RunningServer;
 use super::security::Security;
 use super::signals::Switch;
 use super::{metrics, status};
@@ -23,7 +23,7 @@ use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::{Error, Result};
 use engine::config::Serve;
-use engine::config::place::{HttpAccess, Place, TlsMode};
+use engine::config::place::{ConfiguredListener, HttpAccess, TlsMode};
 use guests::Guests;
 use https::Encrypted;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ impl HttpRules {
 /// A port that is open.
 pub(crate) struct Port {
     /// As the user asked for it.
-    place: Place,
+    place: ConfiguredListener,
     socket: TcpListener,
     local: SocketAddr,
     rules: HttpRules,
@@ -71,7 +71,7 @@ impl Port {
     /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach, and where no
     /// certificate is asked for.
     pub(crate) async fn open(
-        place: Place,
+        place: ConfiguredListener,
         rules: HttpRules,
         insecure: bool,
         had: Option<OwnedFd>,
@@ -92,7 +92,7 @@ impl Port {
     }
 
     /// What the user asked for.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ConfiguredListener {
         &self.place
     }
 
@@ -139,7 +139,7 @@ impl Port {
     pub(crate) fn serve(
         &self,
         socket: TcpListener,
-        running: &Arc<Running>,
+        running: &Arc<RunningServer>,
         security: &Security,
         tasks: &mut JoinSet<()>,
     ) -> Result<()> {
@@ -204,14 +204,14 @@ where
     }
 }
 
-async fn send_metrics(State(running): State<Arc<Running>>) -> Response {
+async fn send_metrics(State(running): State<Arc<RunningServer>>) -> Response {
     match status::collect(&running).await.and_then(metrics::text) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(e) => problem(&e),
     }
 }
 
-pub(crate) async fn send_status(State(running): State<Arc<Running>>) -> Response {
+pub(crate) async fn send_status(State(running): State<Arc<RunningServer>>) -> Response {
     match status::collect(&running).await {
         Ok(status) => Json(status).into_response(),
         Err(e) => problem(&e),

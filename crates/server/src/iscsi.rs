@@ -3,7 +3,7 @@
 mod reservations;
 
 use super::limits::limits;
-use super::listen::{self, Asked};
+use super::listen::{self, ListenOptions};
 use super::signals::Switch;
 use async_trait::async_trait;
 use block::{Device, Error, Observer, Result};
@@ -36,21 +36,25 @@ pub(crate) struct Front {
 }
 
 /// What it takes to serve iSCSI, read and checked.
-pub(crate) struct Plan {
+pub(crate) struct IscsiPlan {
     places: Vec<String>,
     secrets: Option<Arc<Secrets>>,
     limits: iscsi::InitiatorLimits,
     reservations: ReservationFiles,
 }
 
-impl Plan {
+impl IscsiPlan {
     /// The listeners of the command line, else those of the configuration; `None` when there are none.
     /// The paths of the configuration are relative to `home`.
     ///
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach where no secret is
     /// asked for; those of the file of secrets.
-    pub(crate) async fn new(home: &Path, config: &Config, asked: &Asked) -> Result<Option<Self>> {
+    pub(crate) async fn new(
+        home: &Path,
+        config: &Config,
+        asked: &ListenOptions,
+    ) -> Result<Option<Self>> {
         let places = if asked.iscsi.is_empty() { &config.serve.iscsi } else { &asked.iscsi };
         let configured = config.serve.iscsi_chap.as_ref().map(|path| home.join(path));
         let path = asked.iscsi_chap.clone().or(configured);
@@ -73,27 +77,27 @@ impl Plan {
         Ok(Some(Self { places: places.clone(), secrets, limits, reservations }))
     }
 
-    /// Opens the listeners. Initiators that connect wait until [`Bound::serve`].
+    /// Opens the listeners. Initiators that connect wait until [`BoundIscsi::serve`].
     ///
     /// # Errors
     /// Those of binding.
-    pub(crate) async fn bind(self) -> Result<Bound> {
+    pub(crate) async fn bind(self) -> Result<BoundIscsi> {
         let listeners = bind(&self.places).await?;
-        Ok(Bound { plan: self, listeners })
+        Ok(BoundIscsi { plan: self, listeners })
     }
 }
 
 /// Open listeners that nobody serves yet.
-pub(crate) struct Bound {
-    plan: Plan,
+pub(crate) struct BoundIscsi {
+    plan: IscsiPlan,
     listeners: Vec<TcpListener>,
 }
 
-impl Bound {
+impl BoundIscsi {
     /// Serves them beside `nbd`, whose clients' limits on speed and whose processors to look for commands are
     /// theirs, too.
     pub(crate) fn serve(self, exports: Arc<dyn Exports>, nbd: nbd::Server) -> Front {
-        let Self { plan: Plan { places, secrets, limits, reservations }, listeners } = self;
+        let Self { plan: IscsiPlan { places, secrets, limits, reservations }, listeners } = self;
         let entropy = engine::world::system().entropy;
         let processors = nbd.processors();
         let targets = ExportTargets { exports, nbd, secrets, entropy, reservations };

@@ -13,13 +13,13 @@ use tokio::time::MissedTickBehavior;
 const MOMENT: Duration = Duration::from_secs(5);
 
 /// A lease that is kept up until [`end`](Self::end).
-pub(crate) struct Lease {
+pub(crate) struct KeptLease {
     engine: Arc<Engine>,
     host: String,
     renewing: JoinSet<()>,
 }
 
-impl Lease {
+impl KeptLease {
     /// Starts to renew the lease, three times in its `time`. A store that cannot be written to, such
     /// as one behind a web server, has its images served without one.
     ///

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 const MOST: usize = 8;
 
 /// One that runs.
-struct Running {
+struct RunningQuestion {
     name: String,
     /// The log says that it takes long.
     told: bool,
@@ -24,7 +24,7 @@ struct Running {
 #[derive(Default)]
 struct Questions {
     tasks: JoinSet<Result<()>>,
-    running: HashMap<Id, Running>,
+    running: HashMap<Id, RunningQuestion>,
     /// Those of this round that are still to be asked.
     due: VecDeque<String>,
     /// The log says that this round takes long.
@@ -56,7 +56,7 @@ pub(super) async fn ask<F>(
 impl Questions {
     /// Everything is to be asked about that is not being asked about. A round that is not over goes on.
     fn begin_round(&mut self, names: impl Fn() -> Vec<String>) {
-        for Running { name, told } in self.running.values_mut() {
+        for RunningQuestion { name, told } in self.running.values_mut() {
             if !std::mem::replace(told, true) {
                 tracing::warn!(
                     disk = name,
@@ -89,7 +89,7 @@ impl Questions {
         {
             if let Some(question) = ask(&name) {
                 let id = self.tasks.spawn(question).id();
-                self.running.insert(id, Running { name, told: false });
+                self.running.insert(id, RunningQuestion { name, told: false });
             }
         }
     }
@@ -99,7 +99,9 @@ impl Questions {
             Ok(ended) => ended,
             Err(e) => (e.id(), Err(Error::internal("a question panicked").with_source(e))),
         };
-        if let (Some(Running { name, .. }), Err(error)) = (self.running.remove(&id), outcome) {
+        if let (Some(RunningQuestion { name, .. }), Err(error)) =
+            (self.running.remove(&id), outcome)
+        {
             tracing::error!(disk = name, error = error.message(), "not sure of the disk");
         }
     }

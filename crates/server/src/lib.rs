@@ -3,8 +3,8 @@
 //!
 //! This crate may know the engine, the protocols, certificates and access rules, signals, and the service
 //! manager. It must not know the command line, print results, or decide what a store, a cache or a disk
-//! does: that is `engine` and what is below it. Options arrive as plain values ([`options::Options`],
-//! [`listen::Asked`]).
+//! does: that is `engine` and what is below it. Options arrive as plain values ([`options::ServerOptions`],
+//! [`listen::ListenOptions`]).
 //!
 //! It has more than 10,000 lines because each front end and each page needs the running server, and none is of use to
 //! another program: what a protocol can do without it is a crate of its own (`nbd`, `iscsi`, `vhost-user`, `gateway`,

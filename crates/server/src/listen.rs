@@ -4,7 +4,7 @@
 use super::inherit;
 use block::{Error, Result};
 use engine::config::Config;
-use engine::config::place::{Place, TlsMode};
+use engine::config::place::{ConfiguredListener, TlsMode};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Listener};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// What the command line asks for.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ListenOptions {
     /// Instead of the listeners of the configuration.
     pub nbd: Vec<Address>,
     /// For all clients but those of listeners that have a mode of their own.
@@ -29,7 +29,7 @@ pub struct Asked {
     pub iscsi_chap: Option<PathBuf>,
 }
 
-impl Asked {
+impl ListenOptions {
     /// The same, with what the configuration says where the command line says nothing.
     pub(crate) fn under(&self, config: &Config) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Asked {
 
 /// A place to listen at.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedListener {
     /// As the user wrote it.
     pub(crate) asked: String,
     pub(crate) address: Address,
@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
 
 /// A socket, and what is asked of its clients.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundListener {
     /// What the user wrote for it; `None` for one of the service manager.
     pub(crate) asked: Option<String>,
     pub(crate) listener: Listener,
@@ -67,7 +67,7 @@ pub(crate) struct Bound {
 /// A socket of the server that this one follows.
 #[derive(Debug)]
 pub(crate) struct Had {
-    /// As [`Bound::asked`].
+    /// As [`BoundListener::asked`].
     pub(crate) asked: Option<String>,
     pub(crate) listener: Listener,
 }
@@ -81,15 +81,16 @@ pub(crate) struct Had {
 /// of binding.
 pub(crate) async fn bind(
     home: &Path,
-    configured: &[Place],
-    asked: &Asked,
+    configured: &[ConfiguredListener],
+    asked: &ListenOptions,
     had: &mut Vec<Had>,
-) -> Result<Vec<Bound>> {
+) -> Result<Vec<BoundListener>> {
     let mut bound = inherited(asked).await?;
     for Had { listener, .. } in had.extract_if(.., |had| had.asked.is_none()) {
         bound.push(secure(listener, asked).await?);
     }
-    for Wanted { asked: text, address, tls } in wanted(home, configured, asked, !bound.is_empty())?
+    for WantedListener { asked: text, address, tls } in
+        wanted(home, configured, asked, !bound.is_empty())?
     {
         check(&address, tls, asked.insecure).await?;
         let so_called = had.iter().position(|had| had.asked.as_deref() == Some(&text));
@@ -98,9 +99,9 @@ pub(crate) async fn bind(
             Some(at) => had.swap_remove(at).listener,
             None => Listener::bind(&address, DEFAULT_BACKLOG).await?,
         };
-        bound.push(Bound { asked: Some(text), listener, tls });
+        bound.push(BoundListener { asked: Some(text), listener, tls });
     }
-    let is_tcp = |bound: &Bound| matches!(bound.listener.address(), Address::Tcp(..));
+    let is_tcp = |bound: &BoundListener| matches!(bound.listener.address(), Address::Tcp(..));
     let of_no_use = asked.tls.is_none() && asked.tcp_tls != TlsMode::Off;
     if of_no_use && !bound.iter().any(|bound| is_tcp(bound) || bound.tls != TlsMode::Off) {
         tracing::warn!(
@@ -119,17 +120,17 @@ pub(crate) async fn bind(
 /// one that is named twice.
 pub(crate) fn wanted(
     home: &Path,
-    configured: &[Place],
-    asked: &Asked,
+    configured: &[ConfiguredListener],
+    asked: &ListenOptions,
     given: bool,
-) -> Result<Vec<Wanted>> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+) -> Result<Vec<WantedListener>> {
+    let mut wanted: Vec<WantedListener> = Vec::new();
     let mut add = |text: String, address: Address, own| {
         if wanted.iter().any(|other| other.asked == text) {
             return Err(Error::invalid(format!("{text} is to be listened at twice; name it once")));
         }
         let tls = mode(&address, own, asked);
-        wanted.push(Wanted { asked: text, address, tls });
+        wanted.push(WantedListener { asked: text, address, tls });
         Ok(())
     };
     for address in &asked.nbd {
@@ -152,7 +153,7 @@ pub(crate) fn wanted(
 ///
 /// # Errors
 /// As [`bind`].
-pub(crate) async fn inherited(asked: &Asked) -> Result<Vec<Bound>> {
+pub(crate) async fn inherited(asked: &ListenOptions) -> Result<Vec<BoundListener>> {
     let mut bound = Vec::new();
     for socket in inherit::sockets()? {
         bound.push(secure(Listener::from_fd(socket)?, asked).await?);
@@ -160,14 +161,14 @@ pub(crate) async fn inherited(asked: &Asked) -> Result<Vec<Bound>> {
     Ok(bound)
 }
 
-async fn secure(listener: Listener, asked: &Asked) -> Result<Bound> {
+async fn secure(listener: Listener, asked: &ListenOptions) -> Result<BoundListener> {
     let tls = mode(listener.address(), None, asked);
     check(listener.address(), tls, asked.insecure).await?;
-    Ok(Bound { asked: None, listener, tls })
+    Ok(BoundListener { asked: None, listener, tls })
 }
 
-/// What a listener asks of its clients: by its `own` mode, else as [`Asked::mode`].
-pub(crate) fn mode(address: &Address, own: Option<TlsMode>, asked: &Asked) -> TlsMode {
+/// What a listener asks of its clients: by its `own` mode, else as [`ListenOptions::mode`].
+pub(crate) fn mode(address: &Address, own: Option<TlsMode>, asked: &ListenOptions) -> TlsMode {
     own.unwrap_or_else(|| asked.mode(matches!(address, Address::Tcp(..))))
 }
 
@@ -270,14 +271,15 @@ mod tests {
     #[test]
     fn the_command_lines_mode_is_for_all_and_the_configurations_for_tcp() {
         let (tcp, unix) = ("127.0.0.1:1".parse().unwrap(), "unix:/tmp/x".parse().unwrap());
-        let both = |own, asked: &Asked| (mode(&tcp, own, asked), mode(&unix, own, asked));
+        let both = |own, asked: &ListenOptions| (mode(&tcp, own, asked), mode(&unix, own, asked));
         use TlsMode::{Off, Optional, Required};
         let mut config = Config::default();
         config.serve.tls = Required;
-        assert_eq!(both(None, &Asked::default()), (Off, Off));
-        assert_eq!(both(None, &Asked::default().under(&config)), (Required, Off));
+        assert_eq!(both(None, &ListenOptions::default()), (Off, Off));
+        assert_eq!(both(None, &ListenOptions::default().under(&config)), (Required, Off));
         for said in [Off, Optional, Required] {
-            let asked = Asked { tls: Some(said), ..Asked::default() }.under(&config);
+            let asked =
+                ListenOptions { tls: Some(said), ..ListenOptions::default() }.under(&config);
             assert_eq!(both(None, &asked), (said, said));
             assert_eq!(both(Some(Optional), &asked), (Optional, Optional));
         }

@@ -1,9 +1,9 @@
 //! The NBD listeners of a running server: opened, closed and moved while clients go on.
 
-use super::listen::{self, Asked, Bound, Had, Wanted};
+use super::listen::{self, BoundListener, Had, ListenOptions, WantedListener};
 use super::reserve::Reserve;
 use super::returning::Returning;
-use super::security::{Fresh, Security};
+use super::security::{Security, UnappliedSecurity};
 use block::{Error, ErrorKind, Result};
 use engine::config::place::TlsMode;
 use nbd::server::{DEFAULT_BACKLOG, Passed, Passing, Phase};
@@ -25,7 +25,7 @@ const DESCRIPTORS: usize = 4;
 /// All NBD listeners of a server, with the clients that came by them.
 pub(crate) struct Listeners {
     server: Server,
-    open: Vec<Open>,
+    open: Vec<OpenListener>,
     /// New clients are taken nowhere any more.
     closed: bool,
     tasks: JoinSet<Result<()>>,
@@ -42,7 +42,7 @@ pub(crate) struct Listeners {
 
 /// A listener with all that it takes to open it.
 struct Ready {
-    bound: Bound,
+    bound: BoundListener,
     /// The handle that accepts, with its TLS.
     served: Listener,
 }
@@ -50,14 +50,17 @@ struct Ready {
 impl Ready {
     /// # Errors
     /// When there are too many open files, and those of `secure`.
-    fn new(bound: Bound, secure: impl Fn(Listener, TlsMode) -> Result<Listener>) -> Result<Self> {
+    fn new(
+        bound: BoundListener,
+        secure: impl Fn(Listener, TlsMode) -> Result<Listener>,
+    ) -> Result<Self> {
         let served = secure(bound.listener.share()?, bound.tls)?;
         Ok(Self { bound, served })
     }
 }
 
 /// A listener that accepts clients.
-struct Open {
+struct OpenListener {
     asked: Option<String>,
     tls: TlsMode,
     /// Another handle: for a new mode, and for a successor.
@@ -66,7 +69,7 @@ struct Open {
 }
 
 /// Whether a listener is still wanted; one that the service manager gave always is.
-fn stays(open: &Open, wanted: &[Wanted]) -> bool {
+fn stays(open: &OpenListener, wanted: &[WantedListener]) -> bool {
     open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
 }
 
@@ -84,7 +87,7 @@ impl Listeners {
     /// When there are too many open files.
     pub(crate) fn start(
         server: &Server,
-        bound: Vec<Bound>,
+        bound: Vec<BoundListener>,
         security: &Security,
         returning: &Arc<Returning>,
         passed: Vec<Passed>,
@@ -137,14 +140,14 @@ impl Listeners {
     }
 
     fn open(&mut self, ready: Ready) {
-        let Ready { bound: Bound { asked, listener, tls }, served } = ready;
+        let Ready { bound: BoundListener { asked, listener, tls }, served } = ready;
         let (phase, phases) = watch::channel(Phase::Serving);
         let (server, passing) = (self.server.clone(), self.passing.clone());
         let task = self
             .tasks
             .spawn(async move { server.serve_phases(served, phases, Some(passing)).await });
         self.phases.insert(task.id(), phase.clone());
-        self.open.push(Open { asked, tls, listener, phase });
+        self.open.push(OpenListener { asked, tls, listener, phase });
     }
 
     /// Where clients are accepted.
@@ -159,7 +162,7 @@ impl Listeners {
     }
 
     /// The modes that [`change`](Self::change) would come to.
-    pub(crate) fn modes(&self, wanted: &[Wanted], asked: &Asked) -> Vec<TlsMode> {
+    pub(crate) fn modes(&self, wanted: &[WantedListener], asked: &ListenOptions) -> Vec<TlsMode> {
         let given = self.open.iter().filter(|open| open.asked.is_none());
         let given = given.map(|open| listen::mode(open.listener.address(), None, asked));
         given.chain(wanted.iter().map(|wanted| wanted.tls)).collect()
@@ -172,10 +175,10 @@ impl Listeners {
     /// As [`listen::bind`].
     pub(crate) async fn change(
         &mut self,
-        wanted: &[Wanted],
-        asked: &Asked,
+        wanted: &[WantedListener],
+        asked: &ListenOptions,
         security: &Security,
-        fresh: Fresh,
+        fresh: UnappliedSecurity,
     ) -> Result<Changes> {
         if self.closed {
             security.take(fresh);
@@ -213,12 +216,12 @@ impl Listeners {
     }
 
     /// Fails where other machines would reach what must not be reached.
-    async fn check(&self, wanted: &[Wanted], asked: &Asked) -> Result<()> {
+    async fn check(&self, wanted: &[WantedListener], asked: &ListenOptions) -> Result<()> {
         for open in self.open.iter().filter(|open| open.asked.is_none()) {
             let address = open.listener.address();
             listen::check(address, listen::mode(address, None, asked), asked.insecure).await?;
         }
-        for Wanted { address, tls, .. } in wanted {
+        for WantedListener { address, tls, .. } in wanted {
             listen::check(address, *tls, asked.insecure).await?;
         }
         Ok(())
@@ -229,10 +232,10 @@ impl Listeners {
     /// certificates, all that are encrypted.
     fn anew(
         &self,
-        wanted: &[Wanted],
-        asked: &Asked,
+        wanted: &[WantedListener],
+        asked: &ListenOptions,
         renewed: bool,
-        ready: impl Fn(Bound) -> Result<Ready>,
+        ready: impl Fn(BoundListener) -> Result<Ready>,
     ) -> Result<Vec<Option<Ready>>> {
         let mut anew = Vec::new();
         for open in &self.open {
@@ -244,7 +247,7 @@ impl Listeners {
             };
             anew.push(if tls != open.tls || (renewed && tls != TlsMode::Off) {
                 let listener = open.listener.share()?;
-                Some(ready(Bound { asked: open.asked.clone(), listener, tls })?)
+                Some(ready(BoundListener { asked: open.asked.clone(), listener, tls })?)
             } else {
                 None
             });
@@ -256,9 +259,9 @@ impl Listeners {
     /// is to be closed is out of its way.
     async fn bind_missing<'a>(
         &self,
-        wanted: &'a [Wanted],
-        ready: impl Fn(Bound) -> Result<Ready>,
-    ) -> Result<(Vec<Ready>, Vec<&'a Wanted>)> {
+        wanted: &'a [WantedListener],
+        ready: impl Fn(BoundListener) -> Result<Ready>,
+    ) -> Result<(Vec<Ready>, Vec<&'a WantedListener>)> {
         let is_open = |text: &str| self.open.iter().any(|open| open.asked.as_deref() == Some(text));
         let none_leaves = self.open.iter().all(|open| stays(open, wanted));
         let (mut bound, mut in_the_way) = (Vec::new(), Vec::new());
@@ -275,20 +278,25 @@ impl Listeners {
     }
 
     /// Closes the listeners that are not wanted any more; gives what it takes to open them again.
-    fn close_unwanted(&mut self, wanted: &[Wanted]) -> Vec<Wanted> {
-        let (staying, leaving): (Vec<Open>, Vec<Open>) =
+    fn close_unwanted(&mut self, wanted: &[WantedListener]) -> Vec<WantedListener> {
+        let (staying, leaving): (Vec<OpenListener>, Vec<OpenListener>) =
             self.open.drain(..).partition(|open| stays(open, wanted));
         self.open = staying;
-        let close = |Open { asked, tls, listener, phase }: Open| {
+        let close = |OpenListener { asked, tls, listener, phase }: OpenListener| {
             phase.send_replace(Phase::Closed);
             let address = listener.address().clone();
-            Wanted { asked: asked.unwrap_or_default(), address, tls }
+            WantedListener { asked: asked.unwrap_or_default(), address, tls }
         };
         leaving.into_iter().map(close).collect()
     }
 
     /// Undoes [`close_unwanted`](Self::close_unwanted), with the descriptors that were kept for that.
-    async fn open_again(&mut self, closed: &[Wanted], reserve: &mut Reserve, security: &Security) {
+    async fn open_again(
+        &mut self,
+        closed: &[WantedListener],
+        reserve: &mut Reserve,
+        security: &Security,
+    ) {
         for back in closed {
             reserve.release(DESCRIPTORS);
             let again = patiently(back).await.map(|listener| back.bound(listener));
@@ -395,10 +403,12 @@ impl Listeners {
         for (open, Had { listener: served, .. }) in
             std::mem::take(&mut self.open).into_iter().zip(shared)
         {
-            let Open { asked, tls, listener, .. } = open;
+            let OpenListener { asked, tls, listener, .. } = open;
             listener.keep_file();
             match security.secure(served, tls) {
-                Ok(served) => self.open(Ready { bound: Bound { asked, listener, tls }, served }),
+                Ok(served) => {
+                    self.open(Ready { bound: BoundListener { asked, listener, tls }, served })
+                }
                 Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
             }
         }
@@ -409,20 +419,21 @@ impl Listeners {
     /// # Errors
     /// When there are too many open files.
     pub(crate) fn share(&self) -> Result<Vec<Had>> {
-        let share =
-            |open: &Open| Ok(Had { asked: open.asked.clone(), listener: open.listener.share()? });
+        let share = |open: &OpenListener| {
+            Ok(Had { asked: open.asked.clone(), listener: open.listener.share()? })
+        };
         self.open.iter().map(share).collect()
     }
 }
 
-impl Wanted {
-    fn bound(&self, listener: Listener) -> Bound {
-        Bound { asked: Some(self.asked.clone()), listener, tls: self.tls }
+impl WantedListener {
+    fn bound(&self, listener: Listener) -> BoundListener {
+        BoundListener { asked: Some(self.asked.clone()), listener, tls: self.tls }
     }
 }
 
 /// Binds at an address that another listener of ours is just leaving.
-async fn patiently(wanted: &Wanted) -> Result<Listener> {
+async fn patiently(wanted: &WantedListener) -> Result<Listener> {
     let mut attempts = ATTEMPTS;
     loop {
         match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {

@@ -23,7 +23,7 @@ pub(crate) async fn run(
     name: Option<String>,
     home: &Path,
     config: &Config,
-    asked: &listen::Asked,
+    asked: &listen::ListenOptions,
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let bound = listen::bind(home, &[], asked, &mut Vec::new()).await?;

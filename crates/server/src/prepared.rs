@@ -3,8 +3,8 @@
 use super::estate::Estate;
 use super::gateway::GatewayPort;
 use super::http::{HttpRules, Port};
-use super::listen::{self, Bound};
-use super::options::Options;
+use super::listen::{self, BoundListener};
+use super::options::ServerOptions;
 use super::record::Recording;
 use super::reserve::Reserve;
 use super::security::Security;
@@ -19,8 +19,8 @@ const DESCRIPTORS: usize = 2;
 
 /// A server's places, open, and what stands before them. Nobody is served there yet, and when this
 /// is dropped all is as it was; but for an empty recording.
-pub(crate) struct Prepared {
-    pub(crate) bound: Vec<Bound>,
+pub(crate) struct PreparedServer {
+    pub(crate) bound: Vec<BoundListener>,
     pub(crate) http: Option<Port>,
     pub(crate) gateway: Option<GatewayPort>,
     pub(crate) security: Security,
@@ -30,7 +30,7 @@ pub(crate) struct Prepared {
     pub(crate) reserve: Reserve,
 }
 
-impl Prepared {
+impl PreparedServer {
     /// Opens all places, with what an earlier server has of them. That one has them too, until it
     /// lets go.
     ///
@@ -41,7 +41,7 @@ impl Prepared {
     pub(crate) async fn new(
         home: &Home,
         config: &Config,
-        options: &Options,
+        options: &ServerOptions,
         estate: &mut Estate,
     ) -> Result<Self> {
         let asked = options.listen.under(config);

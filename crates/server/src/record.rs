@@ -1,7 +1,7 @@
 //! Recording what clients ask: exports whose sessions note every request, and the task that writes
 //! the trace beside them. A fault of the recording ends it, never a client.
 
-use super::recordings::{Directory, Out, Place};
+use super::recordings::{Out, RecordingDirectory, RecordingTarget};
 use async_trait::async_trait;
 use block::{Error, Result, offload};
 use engine::config::Config;
@@ -62,7 +62,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file.
-    pub(crate) fn start(mut place: Place, limit: u64, notes: &str) -> Result<Self> {
+    pub(crate) fn start(mut place: RecordingTarget, limit: u64, notes: &str) -> Result<Self> {
         let (out, path) = place.first()?;
         let recorder = Recorder::new(engine::world::system().clock.now() * 1_000_000_000);
         let collector = Collector::new(Arc::clone(&recorder), out, &path, limit, notes)?;
@@ -89,11 +89,11 @@ impl Recording {
         home: Option<&Home>,
     ) -> Result<Option<Self>> {
         let place = match (file, &config.trace.dir, home) {
-            (Some(file), ..) => Place::File(file.to_owned()),
+            (Some(file), ..) => RecordingTarget::File(file.to_owned()),
             (None, Some(dir), Some(home)) => {
                 let began = engine::world::system().clock.now();
                 let dir = home.resolve(dir.as_ref());
-                Place::Directory(Directory::new(dir, began, config.trace.files)?)
+                RecordingTarget::Directory(RecordingDirectory::new(dir, began, config.trace.files)?)
             }
             _ => return Ok(None),
         };
@@ -124,7 +124,7 @@ impl Recording {
 /// A trace being written.
 struct Writing {
     collector: Collector<Out>,
-    place: Place,
+    place: RecordingTarget,
     /// Requests and bytes of the files before.
     before: (u64, u64),
 }

@@ -11,14 +11,14 @@ pub(super) type Out = BufWriter<File>;
 
 /// Where a recording goes.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum RecordingTarget {
     /// Into this file, and no other.
     File(PathBuf),
     /// Into files of a directory.
-    Directory(Directory),
+    Directory(RecordingDirectory),
 }
 
-impl Place {
+impl RecordingTarget {
     /// The first file and its path.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Place {
 
 /// A directory of recordings.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct RecordingDirectory {
     dir: PathBuf,
     /// What the files of this recording are called, up to their number.
     name: String,
@@ -58,7 +58,7 @@ pub(crate) struct Directory {
     keep: u32,
 }
 
-impl Directory {
+impl RecordingDirectory {
     /// The recording that begins at `now` (Unix seconds) in `dir`, where `keep` files are kept.
     ///
     /// # Errors
@@ -137,8 +137,8 @@ mod tests {
         for name in ["mine.sjt", "20200101-000000-7-000009.sjt", "20200101-000000-7-000010.sjt"] {
             std::fs::write(path.join(name), "").unwrap();
         }
-        let dir = Directory::new(path.to_owned(), 1_600_000_000, 3).unwrap();
-        let mut place = Place::Directory(dir);
+        let dir = RecordingDirectory::new(path.to_owned(), 1_600_000_000, 3).unwrap();
+        let mut place = RecordingTarget::Directory(dir);
         let (_, first) = place.first().unwrap();
         assert_eq!(recordings(path).unwrap().len(), 3);
         let (_, second) = place.next().unwrap();
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn one_file_ends_where_it_is_full() {
         let dir = tempfile::tempdir().unwrap();
-        let mut place = Place::File(dir.path().join("t.sjt"));
+        let mut place = RecordingTarget::File(dir.path().join("t.sjt"));
         place.first().unwrap();
         assert_eq!(place.next().unwrap_err().kind(), block::ErrorKind::NoSpace);
         assert_eq!(place.first().unwrap_err().kind(), block::ErrorKind::Conflict);

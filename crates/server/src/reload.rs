@@ -3,15 +3,15 @@
 use super::gateway::GatewayPort;
 use super::http::{HttpRules, Port};
 use super::limits::limits;
-use super::listen::{self, Asked};
+use super::listen::{self, ListenOptions};
 use super::listeners::{Changes, Listeners};
 use super::notify::notify;
-use super::options::Options;
-use super::running::Running;
+use super::options::ServerOptions;
+use super::running::RunningServer;
 use super::security::Security;
 use crate::api::Reloaded;
 use block::{ErrorKind, Result};
-use engine::config::place::{Place, TlsMode};
+use engine::config::place::{ConfiguredListener, TlsMode};
 use engine::config::{self, Config};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 /// The parts of a running server that a reload changes.
 pub(crate) struct Changeable {
     pub(crate) config: Config,
-    pub(crate) options: Options,
+    pub(crate) options: ServerOptions,
     pub(crate) security: Security,
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<RunningServer>,
     pub(crate) listeners: Listeners,
     pub(crate) http: Option<Port>,
     pub(crate) gateway: Option<GatewayPort>,
@@ -134,9 +134,9 @@ impl Changeable {
     /// `None`: it stays as it is.
     async fn move_http(
         &self,
-        place: Option<Place>,
+        place: Option<ConfiguredListener>,
         rules: HttpRules,
-        asked: &Asked,
+        asked: &ListenOptions,
         renewed: bool,
     ) -> Result<Option<Option<Port>>> {
         let before = self.http.as_ref();

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// A running server, as its HTTP handlers see it.
-pub(crate) struct Running {
+pub(crate) struct RunningServer {
     pub(crate) home: Home,
     pub(crate) engine: Arc<Engine>,
     pub(crate) nbd: Server,
@@ -31,7 +31,7 @@ pub(crate) struct Running {
     pub(crate) vhost_user: Option<vhost_user::VhostUserServer>,
     /// When its store is open to others.
     pub(crate) gateway: Option<Arc<Gateway>>,
-    pub(crate) places: Mutex<Places>,
+    pub(crate) places: Mutex<ListenAddresses>,
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
     pub(crate) throttles: Option<Arc<Throttles>>,
@@ -47,7 +47,7 @@ pub(crate) struct Running {
     /// Looks after attached disks, in a home of those.
     pub(crate) porter: Option<Arc<Porter>>,
     /// What the control socket asks of the server itself.
-    pub(crate) orders: mpsc::UnboundedSender<Order>,
+    pub(crate) orders: mpsc::UnboundedSender<ServerOrder>,
     /// A successor serves in its place.
     pub(crate) handed_over: AtomicBool,
     /// How often commands have changed disks.
@@ -71,7 +71,7 @@ impl Verbs {
     }
 }
 
-impl Running {
+impl RunningServer {
     /// Waits until the clients of an earlier server have their disks again, which look unused before.
     pub(crate) async fn all_attached(&self) {
         let _ = self.attached.subscribe().wait_for(|attached| *attached).await;
@@ -151,7 +151,7 @@ impl Running {
 
 /// Where the server listens now.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Places {
+pub(crate) struct ListenAddresses {
     pub(crate) nbd: Vec<String>,
     pub(crate) iscsi: Vec<String>,
     /// The directory of its vhost-user sockets.
@@ -161,16 +161,16 @@ pub(crate) struct Places {
 }
 
 /// What the control socket asks of the server itself.
-pub(crate) enum Order {
+pub(crate) enum ServerOrder {
     /// Read the configuration again.
-    Reload(Answer<Reloaded>),
+    Reload(ReplySender<Reloaded>),
     /// Take no new clients, and end when the last one has left, or after this time.
     Drain(Option<Duration>),
     /// Hand everything over to the successor that waits, and end.
-    HandOver(Answer<Draining>),
+    HandOver(ReplySender<Draining>),
     /// Start a successor, which will ask for that.
-    Succeed(Answer<Draining>),
+    Succeed(ReplySender<Draining>),
 }
 
 /// Who gave an order waits for it here.
-type Answer<T> = oneshot::Sender<Result<T>>;
+type ReplySender<T> = oneshot::Sender<Result<T>>;

@@ -1,6 +1,6 @@
 //! What stands between clients and exports: TLS and access rules.
 
-use super::listen::{Asked, Bound};
+use super::listen::{BoundListener, ListenOptions};
 use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Error, ErrorKind, Result};
@@ -22,13 +22,13 @@ pub(crate) struct Security {
 }
 
 /// Rules and certificates that were read and do not hold yet.
-pub(crate) struct Fresh {
+pub(crate) struct UnappliedSecurity {
     rules: Rules,
     strict: bool,
     credentials: Option<Arc<ServerCredentials>>,
 }
 
-impl Fresh {
+impl UnappliedSecurity {
     /// The listener, with the TLS that this gives.
     ///
     /// # Errors
@@ -69,12 +69,12 @@ impl Security {
     pub(crate) fn new(
         home: &Path,
         config: &Config,
-        asked: &Asked,
-        bound: Vec<Bound>,
+        asked: &ListenOptions,
+        bound: Vec<BoundListener>,
     ) -> Result<(Self, Vec<Listener>)> {
         let modes: Vec<_> = bound.iter().map(|bound| bound.tls).collect();
         let security = Self::of(home, config, asked, &modes, false)?;
-        let secured = |Bound { listener, tls, .. }| security.secure(listener, tls);
+        let secured = |BoundListener { listener, tls, .. }| security.secure(listener, tls);
         let listeners = bound.into_iter().map(secured).collect::<Result<_>>()?;
         Ok((security, listeners))
     }
@@ -86,7 +86,7 @@ impl Security {
     pub(crate) fn of(
         home: &Path,
         config: &Config,
-        asked: &Asked,
+        asked: &ListenOptions,
         modes: &[TlsMode],
         https: bool,
     ) -> Result<Self> {
@@ -112,10 +112,10 @@ impl Security {
         &self,
         home: &Path,
         config: &Config,
-        asked: &Asked,
+        asked: &ListenOptions,
         modes: &[TlsMode],
         https: bool,
-    ) -> Result<Fresh> {
+    ) -> Result<UnappliedSecurity> {
         // Where there were rules, none is no open door.
         let had = !self.rules.load().is_empty();
         let strict = self.strict.load(SeqCst) || had || modes.contains(&TlsMode::Required);
@@ -128,12 +128,12 @@ impl Security {
             Some(present) if present.dir() == dir => Some(present),
             _ => Some(Arc::new(ServerCredentials::load(&dir).map_err(with_remedy)?)),
         };
-        Ok(Fresh { rules, strict, credentials })
+        Ok(UnappliedSecurity { rules, strict, credentials })
     }
 
     /// Takes what was read, for the next clients. Whether listeners have to be
     /// [secured](Self::secure) anew.
-    pub(crate) fn take(&self, fresh: Fresh) -> bool {
+    pub(crate) fn take(&self, fresh: UnappliedSecurity) -> bool {
         let renewed = self.replaces(&fresh);
         self.strict.store(fresh.strict, SeqCst);
         self.rules.store(Arc::new(fresh.rules));
@@ -142,7 +142,7 @@ impl Security {
     }
 
     /// Whether what was read has other certificates than those in use.
-    pub(crate) fn replaces(&self, fresh: &Fresh) -> bool {
+    pub(crate) fn replaces(&self, fresh: &UnappliedSecurity) -> bool {
         match (&*self.credentials.lock(), &fresh.credentials) {
             (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
             (before, now) => before.is_some() != now.is_some(),

@@ -41,7 +41,7 @@ const FORGIVEN: u32 = 10;
 
 /// What processors did since the machine began, in hundredths of a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Times {
+struct ProcessorTimes {
     /// How many they are.
     processors: u64,
     idle: u64,
@@ -51,7 +51,7 @@ struct Times {
     held_up: u64,
 }
 
-impl Times {
+impl ProcessorTimes {
     /// Those of the processors that are `mine`, in a `/proc/stat`; `None` when it is none.
     fn parse(stat: &str, mine: impl Fn(usize) -> bool) -> Option<Self> {
         let mut sum = Self { processors: 0, idle: 0, stolen: 0, all: 0, held_up: 0 };
@@ -97,13 +97,13 @@ impl Times {
 
 /// Where the kernel tells it.
 #[derive(Debug)]
-struct Source {
+struct ProcessorReader {
     /// How the groups of processes fare that this one is in, where there are such groups: its own, the one
     /// that this is in, and so on.
     groups: Vec<PathBuf>,
 }
 
-impl Source {
+impl ProcessorReader {
     fn new() -> Self {
         const ALL: &str = "/sys/fs/cgroup";
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -113,14 +113,14 @@ impl Source {
         Self { groups: groups.map(|path| path.join("cpu.stat")).collect() }
     }
 
-    fn now(&self) -> Option<Times> {
+    fn now(&self) -> Option<ProcessorTimes> {
         let mine = rustix::thread::sched_getaffinity(None).ok()?;
         let is_mine = |number| number < rustix::thread::CpuSet::MAX_CPU && mine.is_set(number);
-        let times = Times::parse(&std::fs::read_to_string("/proc/stat").ok()?, is_mine)?;
+        let times = ProcessorTimes::parse(&std::fs::read_to_string("/proc/stat").ok()?, is_mine)?;
         let stats = self.groups.iter().filter_map(|path| std::fs::read_to_string(path).ok());
         let held_up = stats.map(|stat| held_up(&stat)).fold(0, u64::wrapping_add);
         // In a container they may be numbered otherwise.
-        (times.processors == u64::from(mine.count())).then_some(Times { held_up, ..times })
+        (times.processors == u64::from(mine.count())).then_some(ProcessorTimes { held_up, ..times })
     }
 }
 
@@ -132,20 +132,20 @@ fn held_up(stat: &str) -> u64 {
 
 /// What was seen, and said.
 #[derive(Debug)]
-struct Spare {
+struct SpareProcessors {
     /// So many may look at most, whatever is idle.
     most: usize,
     /// So many may.
     spare: usize,
     /// Since it is so many.
-    seen: VecDeque<Times>,
+    seen: VecDeque<ProcessorTimes>,
     /// When there was too little, and how long it is waited then.
     refused: Option<(Instant, Duration)>,
     /// More were allowed since.
     tried: bool,
 }
 
-impl Spare {
+impl SpareProcessors {
     const fn new(most: usize) -> Self {
         Self { most, spare: 0, seen: VecDeque::new(), refused: None, tried: false }
     }
@@ -156,14 +156,14 @@ impl Spare {
         self.seen.clear();
     }
 
-    fn change(&mut self, spare: usize, now: Times) {
+    fn change(&mut self, spare: usize, now: ProcessorTimes) {
         self.spare = spare;
         self.seen.clear();
         self.seen.push_back(now);
     }
 
     /// A tick later, with these times: how many processors are to spare until the next one.
-    fn judge(&mut self, at: Instant, now: Option<Times>) -> usize {
+    fn judge(&mut self, at: Instant, now: Option<ProcessorTimes>) -> usize {
         let Some(now) = now else {
             self.rest();
             return 0;
@@ -203,7 +203,7 @@ impl Spare {
 
 /// Says how many of the processors are to spare, until `stop`.
 pub(crate) async fn follow(processors: Processors, stop: Switch) {
-    let source = Arc::new(Source::new());
+    let source = Arc::new(ProcessorReader::new());
     let now = move || {
         let source = Arc::clone(&source);
         async move { offload(move || Ok(source.now())).await.ok().flatten() }
@@ -215,8 +215,11 @@ pub(crate) async fn follow(processors: Processors, stop: Switch) {
 }
 
 /// The same for ever, with what `now` tells of the times.
-async fn watch<T: Future<Output = Option<Times>>>(processors: &Processors, now: impl Fn() -> T) {
-    let mut spare = Spare::new(processors.most());
+async fn watch<T: Future<Output = Option<ProcessorTimes>>>(
+    processors: &Processors,
+    now: impl Fn() -> T,
+) {
+    let mut spare = SpareProcessors::new(processors.most());
     loop {
         processors.asked().await;
         let mut asked = Instant::now();
@@ -240,14 +243,14 @@ mod tests {
     /// A machine of which a test says what is idle.
     struct Machine {
         at: Instant,
-        times: Times,
-        spare: Spare,
+        times: ProcessorTimes,
+        spare: SpareProcessors,
     }
 
     impl Machine {
         fn new(processors: u64) -> Self {
-            let times = Times { processors, idle: 0, stolen: 0, all: 0, held_up: 0 };
-            Self { at: Instant::now(), times, spare: Spare::new(processors as usize / 2) }
+            let times = ProcessorTimes { processors, idle: 0, stolen: 0, all: 0, held_up: 0 };
+            Self { at: Instant::now(), times, spare: SpareProcessors::new(processors as usize / 2) }
         }
 
         /// So much is idle for a tick, in hundredths of a processor; how many may look then.
@@ -306,9 +309,9 @@ mod tests {
 
     #[test]
     fn processors_that_are_wanted_elsewhere_are_not_to_spare() {
-        let before = Times { processors: 2, idle: 0, stolen: 0, all: 0, held_up: 3 };
-        let idle = |change: fn(&mut Times)| {
-            let mut now = Times { idle: 10, all: 20, ..before };
+        let before = ProcessorTimes { processors: 2, idle: 0, stolen: 0, all: 0, held_up: 3 };
+        let idle = |change: fn(&mut ProcessorTimes)| {
+            let mut now = ProcessorTimes { idle: 10, all: 20, ..before };
             change(&mut now);
             now.idle_since(&before)
         };
@@ -324,24 +327,25 @@ mod tests {
     fn the_kernels_times_are_those_of_this_process_own_processors() {
         let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 20 300 4000 50000 6 7 8 9 10\n\
             cpu1 1 1 1 1 1 1 1 1 0 0\ncpu2 5 5 5 5 5 5 5\nintr 1 2 3\n";
-        let times = |mine: &[usize]| Times::parse(stat, |number| mine.contains(&number));
-        let first = Times { processors: 1, idle: 54000, stolen: 8, all: 54342, held_up: 0 };
+        let times = |mine: &[usize]| ProcessorTimes::parse(stat, |number| mine.contains(&number));
+        let first =
+            ProcessorTimes { processors: 1, idle: 54000, stolen: 8, all: 54342, held_up: 0 };
         assert_eq!(times(&[0]), Some(first));
-        let both = Times { processors: 2, idle: 54010, stolen: 8, all: 54377, held_up: 0 };
+        let both = ProcessorTimes { processors: 2, idle: 54010, stolen: 8, all: 54377, held_up: 0 };
         assert_eq!(times(&[0, 2]), Some(both), "an older kernel tells less");
         assert_eq!(times(&[7]), None);
         for bad in ["", "cpu", "cpu  1 2 3", "cpux 1 2", "cpu0 1 2 3 x 5 6 7 8"] {
-            assert_eq!(Times::parse(bad, |_| true), None, "{bad}");
+            assert_eq!(ProcessorTimes::parse(bad, |_| true), None, "{bad}");
         }
         let most = format!("cpu0 1 1 1 {} 1 1 1 1", u64::MAX);
-        assert_eq!(Times::parse(&most, |_| true), None);
+        assert_eq!(ProcessorTimes::parse(&most, |_| true), None);
         assert_eq!(held_up("usage_usec 7\nnr_periods 5\nnr_throttled 12\n"), 12);
         assert_eq!(held_up("usage_usec 7\n"), 0);
     }
 
     #[test]
     fn this_machine_tells_its_times() {
-        let Some(times) = Source::new().now() else {
+        let Some(times) = ProcessorReader::new().now() else {
             return eprintln!("skipped: /proc/stat does not tell of this process' processors here");
         };
         let processors = std::thread::available_parallelism().unwrap().get() as u64;
@@ -358,7 +362,13 @@ mod tests {
             let passed = start.elapsed().as_millis() as u64 / 10;
             let idle = 3 * (passed.min(200) + passed.saturating_sub(300));
             let all = 4 * passed;
-            std::future::ready(Some(Times { processors: 4, idle, stolen: 0, all, held_up: 0 }))
+            std::future::ready(Some(ProcessorTimes {
+                processors: 4,
+                idle,
+                stolen: 0,
+                all,
+                held_up: 0,
+            }))
         };
         let follow = watch(&processors, now);
         let client = async {
@@ -386,8 +396,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_times_panic(stat in "(cpu[0-9]{0,3} [0-9 ]{0,40}\n|.{0,20}\n){0,4}", a in any::<[u32; 5]>(), b in any::<[u32; 5]>()) {
-            let _ = Times::parse(&stat, |number| number % 2 == 0);
-            let times = |[processors, idle, stolen, all, held_up]: [u32; 5]| Times {
+            let _ = ProcessorTimes::parse(&stat, |number| number % 2 == 0);
+            let times = |[processors, idle, stolen, all, held_up]: [u32; 5]| ProcessorTimes {
                 processors: u64::from(processors % 1024),
                 idle: idle.into(),
                 stolen: stolen.into(),

@@ -6,7 +6,7 @@ use super::head_room::HeadRoomView;
 use super::iscsi::IscsiView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
-use super::running::Running;
+use super::running::RunningServer;
 use super::strain::TroubleView;
 use super::throttle::ThrottleView;
 use super::vhost_user::VhostUserView;
@@ -243,7 +243,7 @@ impl From<&nbd::Traffic> for TrafficView {
 ///
 /// # Errors
 /// When the disks cannot be listed.
-pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
+pub(crate) async fn collect(running: &RunningServer) -> Result<StatusView> {
     let engine = &running.engine;
     let counters = running.nbd.counters();
     let open = engine.open.look(disk::Disk::holder);

@@ -39,10 +39,10 @@ pub(crate) struct Ongoing {
 
 /// What goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles(Mutex<State>);
+pub(crate) struct Troubles(Mutex<OpenTroubles>);
 
 #[derive(Debug, Default)]
-struct State {
+struct OpenTroubles {
     full: BTreeMap<String, Trouble>,
     slow: BTreeMap<String, Trouble>,
     store: Option<Trouble>,
@@ -58,7 +58,7 @@ struct Trouble {
 
 /// What was seen at one moment.
 #[derive(Debug, Default)]
-struct Seen {
+struct StrainSnapshot {
     /// Of every open disk; nothing of one that nobody could look at.
     disks: BTreeMap<String, Option<Strain>>,
     store: Option<Slow>,
@@ -66,7 +66,7 @@ struct Seen {
 
 /// Something that began or is over, for the log.
 #[derive(Debug, Clone, PartialEq)]
-enum Change {
+enum TroubleEvent {
     Full(String, String),
     RoomAgain(String, u64),
     Slow(String, String),
@@ -107,9 +107,9 @@ fn slowness(slow: &Slow) -> String {
     }
 }
 
-impl State {
+impl OpenTroubles {
     /// Takes in what was seen; gives what began and what is over.
-    fn look(&mut self, seen: &Seen, now: Instant) -> Vec<Change> {
+    fn look(&mut self, seen: &StrainSnapshot, now: Instant) -> Vec<TroubleEvent> {
         let mut changes = Vec::new();
         for (name, strain) in &seen.disks {
             let Some(strain) = strain else {
@@ -122,19 +122,19 @@ impl State {
             if let Some(why) = &strain.refused
                 && note(&mut self.full, name, why.clone(), now)
             {
-                changes.push(Change::Full(name.clone(), why.clone()));
+                changes.push(TroubleEvent::Full(name.clone(), why.clone()));
             }
             if let Some(slow) = &strain.slow {
                 let why = slowness(slow);
                 if note(&mut self.slow, name, why.clone(), now) {
-                    changes.push(Change::Slow(name.clone(), why));
+                    changes.push(TroubleEvent::Slow(name.clone(), why));
                 }
             }
         }
         self.slow.retain(|name, trouble| {
             let over = trouble.is_calm(now);
             if over {
-                changes.push(Change::QuickAgain(name.clone(), trouble.lasted(now)));
+                changes.push(TroubleEvent::QuickAgain(name.clone(), trouble.lasted(now)));
             }
             !over
         });
@@ -151,10 +151,10 @@ impl State {
             (Some(slow), None) => {
                 let why = slowness(slow);
                 self.store = Some(Trouble { since: now, seen: now, why: why.clone() });
-                changes.push(Change::StoreSlow(why));
+                changes.push(TroubleEvent::StoreSlow(why));
             }
             (None, Some(known)) if known.is_calm(now) => {
-                changes.push(Change::StoreQuickAgain(known.lasted(now)));
+                changes.push(TroubleEvent::StoreQuickAgain(known.lasted(now)));
                 self.store = None;
             }
             (None, _) => {}
@@ -169,15 +169,15 @@ impl State {
     }
 
     /// A disk has room again.
-    fn has_room(&mut self, name: &str, now: Instant) -> Option<Change> {
+    fn has_room(&mut self, name: &str, now: Instant) -> Option<TroubleEvent> {
         // Unless a write was refused meanwhile.
         self.full.get(name).filter(|trouble| trouble.is_calm(now))?;
         let trouble = self.full.remove(name)?;
-        Some(Change::RoomAgain(name.to_owned(), trouble.lasted(now)))
+        Some(TroubleEvent::RoomAgain(name.to_owned(), trouble.lasted(now)))
     }
 }
 
-impl Change {
+impl TroubleEvent {
     fn log(&self) {
         match self {
             Self::Full(disk, why) => {
@@ -240,7 +240,7 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
             Some(probed) = probes.join_next() => {
                 for name in probed.unwrap_or_default() {
                     let change = troubles.0.lock().has_room(&name, Instant::now());
-                    change.iter().for_each(Change::log);
+                    change.iter().for_each(TroubleEvent::log);
                 }
                 continue;
             }
@@ -251,7 +251,7 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
             let probe = wanted.iter().any(|name| name == disk.name()).then(|| disk.room_probe());
             (disk.strain(), probe)
         });
-        let mut seen = Seen { store: engine.slow_store(), ..Seen::default() };
+        let mut seen = StrainSnapshot { store: engine.slow_store(), ..StrainSnapshot::default() };
         let mut to_probe = Vec::new();
         for (name, looked) in disks {
             let (strain, probe) = looked.unzip();
@@ -271,7 +271,7 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
             });
         }
         let changes = troubles.0.lock().look(&seen, now);
-        changes.iter().for_each(Change::log);
+        changes.iter().for_each(TroubleEvent::log);
     }
 }
 
@@ -279,37 +279,38 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
 mod tests {
     use super::*;
 
-    fn seen(refused: Option<&str>, slow: Option<u64>) -> Seen {
+    fn seen(refused: Option<&str>, slow: Option<u64>) -> StrainSnapshot {
         let slow = slow.map(|seconds| Slow {
             what: "flush",
             took: Duration::from_secs(seconds),
             under_way: seconds > 2,
         });
         let strain = Strain { refused: refused.map(str::to_owned), slow };
-        Seen { disks: BTreeMap::from([("d".to_owned(), Some(strain))]), store: slow }
+        StrainSnapshot { disks: BTreeMap::from([("d".to_owned(), Some(strain))]), store: slow }
     }
 
     #[test]
     fn a_disk_that_nobody_can_look_at_stays_as_it_was() {
-        let (mut state, start) = (State::default(), Instant::now());
-        let busy = || Seen { disks: BTreeMap::from([("d".to_owned(), None)]), store: None };
+        let (mut state, start) = (OpenTroubles::default(), Instant::now());
+        let busy =
+            || StrainSnapshot { disks: BTreeMap::from([("d".to_owned(), None)]), store: None };
         state.look(&seen(Some("no room"), Some(2)), start);
         for second in 1..20 {
             let changes = state.look(&busy(), start + Duration::from_secs(second));
-            assert!(!changes.iter().any(|change| matches!(change, Change::RoomAgain(..))));
-            assert!(!changes.iter().any(|change| matches!(change, Change::QuickAgain(..))));
+            assert!(!changes.iter().any(|change| matches!(change, TroubleEvent::RoomAgain(..))));
+            assert!(!changes.iter().any(|change| matches!(change, TroubleEvent::QuickAgain(..))));
         }
         let later = start + Duration::from_secs(19) + CALM;
-        let over = Change::QuickAgain("d".into(), 24);
+        let over = TroubleEvent::QuickAgain("d".into(), 24);
         assert_eq!(state.look(&seen(None, None), later), [over]);
     }
 
     #[test]
     fn a_full_disk_is_told_once_and_again_when_there_is_room() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (OpenTroubles::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(state.look(&seen(None, None), start), []);
-        let full = Change::Full("d".into(), "no room".into());
+        let full = TroubleEvent::Full("d".into(), "no room".into());
         assert_eq!(state.look(&seen(Some("no room"), None), at(1)), [full]);
         assert_eq!(state.look(&seen(Some("still none"), None), at(2)), []);
         assert_eq!(state.full["d"].why, "still none");
@@ -321,7 +322,7 @@ mod tests {
         // Refused while it was probed: the answer is out of date.
         assert_eq!(state.look(&seen(Some("no room"), None), at(8)), []);
         assert_eq!(state.has_room("d", at(8)), None);
-        let again = Change::RoomAgain("d".into(), 12);
+        let again = TroubleEvent::RoomAgain("d".into(), 12);
         assert_eq!(state.has_room("d", at(13)), Some(again));
         assert!(state.full.is_empty());
         assert_eq!(state.has_room("d", at(14)), None);
@@ -329,26 +330,26 @@ mod tests {
 
     #[test]
     fn a_full_disk_that_is_closed_is_full_no_longer() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (OpenTroubles::default(), Instant::now());
         state.look(&seen(Some("no room"), None), start);
-        assert_eq!(state.look(&Seen::default(), start + CALM / 2), []);
-        let again = Change::RoomAgain("d".into(), 5);
-        assert_eq!(state.look(&Seen::default(), start + CALM), [again]);
+        assert_eq!(state.look(&StrainSnapshot::default(), start + CALM / 2), []);
+        let again = TroubleEvent::RoomAgain("d".into(), 5);
+        assert_eq!(state.look(&StrainSnapshot::default(), start + CALM), [again]);
     }
 
     #[test]
     fn slowness_is_over_after_a_while_without_it() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (OpenTroubles::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let began = [
-            Change::Slow("d".into(), "a flush took 2.0 s".into()),
-            Change::StoreSlow("a flush took 2.0 s".into()),
+            TroubleEvent::Slow("d".into(), "a flush took 2.0 s".into()),
+            TroubleEvent::StoreSlow("a flush took 2.0 s".into()),
         ];
         assert_eq!(state.look(&seen(None, Some(2)), start), began);
         assert_eq!(state.look(&seen(None, Some(3)), at(3)), []);
         assert_eq!(state.slow["d"].why, "a flush is under way for 3.0 s");
         assert_eq!(state.look(&seen(None, None), at(7)), []);
-        let over = [Change::QuickAgain("d".into(), 8), Change::StoreQuickAgain(8)];
+        let over = [TroubleEvent::QuickAgain("d".into(), 8), TroubleEvent::StoreQuickAgain(8)];
         assert_eq!(state.look(&seen(None, None), at(8)), over);
         assert_eq!(state.look(&seen(None, None), at(9)), []);
     }

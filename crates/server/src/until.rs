@@ -5,17 +5,17 @@ use super::boots::BootHelps;
 use super::brief::{self, Single};
 use super::exports::HomeExports;
 use super::file::FileExports;
-use super::lease::Lease;
+use super::lease::KeptLease;
 use super::limits::limits;
-use super::listen::Asked;
-use super::options::Options;
+use super::listen::ListenOptions;
+use super::options::ServerOptions;
 use super::plain;
 use super::record::{Recording, recorded};
 use super::security::Security;
 use super::throttle::{Throttles, throttled};
 use crate::borrow::shadow::Shadows;
 use block::Result;
-use engine::{Config, Engine, Home, Use};
+use engine::{Config, Engine, Home, StoreUse};
 use nbd::Exports;
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ impl Until {
         exports: Arc<dyn Exports>,
         home: &Path,
         config: &Config,
-        asked: &Asked,
+        asked: &ListenOptions,
         name: &str,
     ) -> Result<ExitCode> {
         let limits = limits(config);
@@ -67,7 +67,7 @@ impl Until {
 pub async fn serve_home(
     home: &Home,
     config: &Config,
-    options: &Options,
+    options: &ServerOptions,
     until: &Until,
 ) -> Result<ExitCode> {
     let shadows = match &options.borrow {
@@ -75,9 +75,9 @@ pub async fn serve_home(
         None => None,
     };
     let room = shadows.as_ref().map(Shadows::room);
-    let engine = Engine::open_with(home, config, Use::Server, room).await?;
+    let engine = Engine::open_with(home, config, StoreUse::Server, room).await?;
     // Not ended with this server: there may be others of this home. It runs out by itself.
-    let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
+    let _lease = KeptLease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
     let default = options.default_export.clone();
     let helps = BootHelps::of(&config.serve);
     let exports = Arc::new(HomeExports::new(Arc::clone(&engine), default, helps));
@@ -106,7 +106,7 @@ pub async fn serve_file(
     opening: formats::OpenOptions,
     home: &Home,
     config: &Config,
-    options: &Options,
+    options: &ServerOptions,
     until: Option<&Until>,
 ) -> Result<ExitCode> {
     let device = formats::open(path, opening).await?;

@@ -1,7 +1,7 @@
 //! What a server does for its disks once a second, beside its loop: a disk whose storage hangs keeps
 //! neither signals waiting nor other disks open.
 
-use super::running::Running;
+use super::running::RunningServer;
 use engine::Engine;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Upkeep {
     }
 
     /// Begins what is due. Disks that nobody has used for `idle` are closed.
-    pub(crate) fn tick(&mut self, idle: Duration, running: &Running) {
+    pub(crate) fn tick(&mut self, idle: Duration, running: &RunningServer) {
         while self.closing.try_join_next().is_some() {}
         if self.closing.len() < ROUNDS {
             let engine = Arc::clone(&self.engine);

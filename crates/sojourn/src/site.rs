@@ -3,8 +3,8 @@
 use crate::interrupt;
 use block::Result;
 use engine::api::{DiskReply, DiskRequest};
-use engine::{Config, Engine, Home, Use, verbs};
-use server::client::Client;
+use engine::{Config, Engine, Home, StoreUse, verbs};
+use server::client::ControlClient;
 use server::remote::RemoteServer;
 
 /// Where a command works.
@@ -33,10 +33,10 @@ impl Site {
 /// # Errors
 /// Those of the verb.
 pub(crate) async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
-    if let Some(client) = Client::connect(home).await? {
+    if let Some(client) = ControlClient::connect(home).await? {
         return client.disk(&request).await;
     }
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     interrupt::remember(&engine.store);
     let reply = verbs::perform(&engine, request).await;
     let closed = engine.open.close_all().await;

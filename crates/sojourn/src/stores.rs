@@ -2,7 +2,7 @@
 
 use crate::interrupt;
 use block::Result;
-use engine::{Config, Home, Use};
+use engine::{Config, Home, StoreUse};
 use store::Store;
 
 /// Opens the store of a home.
@@ -10,14 +10,14 @@ use store::Store;
 /// # Errors
 /// As [`engine::open_store`].
 pub(crate) async fn open(home: &Home, config: &Config) -> Result<Store> {
-    open_for(home, config, Use::Command).await
+    open_for(home, config, StoreUse::Command).await
 }
 
 /// The same for a command that is not as others.
 ///
 /// # Errors
 /// As [`engine::open_store`].
-pub(crate) async fn open_for(home: &Home, config: &Config, what_for: Use) -> Result<Store> {
+pub(crate) async fn open_for(home: &Home, config: &Config, what_for: StoreUse) -> Result<Store> {
     let (store, _) = engine::open_store_for(home, config, what_for).await?;
     interrupt::remember(&store);
     Ok(store)

@@ -50,27 +50,27 @@ impl fmt::Display for HttpAccess {
 
 /// A listener of the configuration: an address, or a table of `address` and `tls`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct ConfiguredListener {
     /// As the user wrote it.
     pub address: String,
     /// `None`: as all TCP listeners; a unix socket is not encrypted.
     pub tls: Option<TlsMode>,
 }
 
-impl Place {
+impl ConfiguredListener {
     /// Whether its connections may or must be encrypted, by what it says itself.
     pub fn is_encrypted(&self) -> bool {
         self.tls.unwrap_or_default() != TlsMode::Off
     }
 }
 
-impl From<&str> for Place {
+impl From<&str> for ConfiguredListener {
     fn from(address: &str) -> Self {
         Self { address: address.to_owned(), tls: None }
     }
 }
 
-impl<'de> Deserialize<'de> for Place {
+impl<'de> Deserialize<'de> for ConfiguredListener {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -80,16 +80,16 @@ impl<'de> Deserialize<'de> for Place {
         }
         struct Either;
         impl<'de> Visitor<'de> for Either {
-            type Value = Place;
+            type Value = ConfiguredListener;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an address, or a table such as {address = \"0.0.0.0:10809\", tls = \"required\"}")
             }
-            fn visit_str<E>(self, address: &str) -> Result<Place, E> {
-                Ok(Place::from(address))
+            fn visit_str<E>(self, address: &str) -> Result<ConfiguredListener, E> {
+                Ok(ConfiguredListener::from(address))
             }
-            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Place, M::Error> {
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ConfiguredListener, M::Error> {
                 let Table { address, tls } = Table::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Place { address, tls })
+                Ok(ConfiguredListener { address, tls })
             }
         }
         deserializer.deserialize_any(Either)

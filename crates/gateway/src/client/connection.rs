@@ -37,19 +37,19 @@ pub struct HttpConnection {
     url: GatewayUrl,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Default)]
-struct State {
-    live: Option<Live>,
+struct ConnectionState {
+    live: Option<LiveConnection>,
     /// Connections that failed since the last one that did not.
     failures: u32,
     /// No attempt begins before this.
     after: Option<Instant>,
 }
 
-struct Live {
+struct LiveConnection {
     sender: SendRequest<Full<Bytes>>,
     _driver: JoinSet<()>,
 }
@@ -120,7 +120,7 @@ impl HttpConnection {
         }
     }
 
-    async fn connect(&self) -> io::Result<Live> {
+    async fn connect(&self) -> io::Result<LiveConnection> {
         let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await?;
         stream.set_nodelay(true)?;
         let connector = TlsConnector::from(Arc::clone(&self.tls));
@@ -148,7 +148,7 @@ impl HttpConnection {
                 tracing::debug!(url, %error, "an HTTP/2 connection ended");
             }
         });
-        Ok(Live { sender, _driver: driver })
+        Ok(LiveConnection { sender, _driver: driver })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::client::Client;
-use super::connection::Progress;
+use super::connection::ConnectionProgress;
 use super::read::{self, absent};
 use super::reply::{ReplyBody, announced, content, empty, problem, receive};
 use super::write;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const JSON: &str = "application/json";
 
 /// Ends a request's part in the connection's progress, whatever becomes of it.
-struct Working(Arc<Progress>);
+struct Working(Arc<ConnectionProgress>);
 
 impl Drop for Working {
     fn drop(&mut self) {
@@ -29,7 +29,7 @@ impl Drop for Working {
 pub(crate) async fn answer(
     gateway: &Arc<Gateway>,
     client: &Arc<Client>,
-    progress: &Arc<Progress>,
+    progress: &Arc<ConnectionProgress>,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     progress.began();
@@ -58,7 +58,7 @@ pub(crate) async fn answer(
 async fn dispatch(
     gateway: &Arc<Gateway>,
     client: &Arc<Client>,
-    progress: &Arc<Progress>,
+    progress: &Arc<ConnectionProgress>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>> {
     let turn = client.usage.turn().await?;

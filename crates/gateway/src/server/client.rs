@@ -1,7 +1,7 @@
 //! One client of the gateway: all connections that show the same name.
 
 use super::Gateway;
-use super::limits::{Limits, Usage};
+use super::limits::{ClientUsage, GatewayLimits};
 use super::rights::{ReadRights, right};
 use access::{Right, Rules};
 use block::{Error, Result};
@@ -28,19 +28,19 @@ pub(crate) struct Client {
     name: String,
     owner: String,
     peer: Peer,
-    pub(crate) usage: Usage,
+    pub(crate) usage: ClientUsage,
     pub(crate) rights: ReadRights,
     pins: Mutex<VecDeque<(Instant, WriterId)>>,
     connections: Mutex<VecDeque<Arc<Notify>>>,
 }
 
 impl Client {
-    pub(crate) fn new(name: &str, peer: Peer, limits: Limits) -> Self {
+    pub(crate) fn new(name: &str, peer: Peer, limits: GatewayLimits) -> Self {
         Self {
             name: name.to_owned(),
             owner: format!("cert:{name}"),
             peer,
-            usage: Usage::new(limits),
+            usage: ClientUsage::new(limits),
             rights: ReadRights::default(),
             pins: Mutex::default(),
             connections: Mutex::default(),

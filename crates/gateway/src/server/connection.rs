@@ -1,7 +1,7 @@
 //! One connection of a client: TLS, HTTP/2, and how long it may stand still.
 
-use super::counters::Tally;
-use super::limits::Limits;
+use super::counters::LiveGatewayCounters;
+use super::limits::GatewayLimits;
 use super::reply::ReplyBody;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -28,14 +28,14 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 const PING: Duration = Duration::from_secs(20);
 
 /// Whether a connection goes on.
-pub struct Progress {
+pub struct ConnectionProgress {
     requests: AtomicUsize,
     moved: Mutex<Instant>,
-    tally: Arc<Tally>,
+    tally: Arc<LiveGatewayCounters>,
 }
 
-impl Progress {
-    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+impl ConnectionProgress {
+    pub(crate) fn new(tally: Arc<LiveGatewayCounters>) -> Self {
         Self { requests: AtomicUsize::new(0), moved: Mutex::new(Instant::now()), tally }
     }
 
@@ -61,7 +61,7 @@ impl Progress {
     }
 
     /// When the connection is to be looked at again; `None` when it has stood still for too long.
-    fn next_look(&self, limits: &Limits) -> Option<Duration> {
+    fn next_look(&self, limits: &GatewayLimits) -> Option<Duration> {
         let still = self.moved.lock().elapsed();
         let most = match self.requests.load(Ordering::Relaxed) {
             0 => limits.idle,
@@ -90,10 +90,10 @@ where
 }
 
 /// A connection that counts as open until this is dropped.
-struct OpenConnection<'a>(&'a Tally);
+struct OpenConnection<'a>(&'a LiveGatewayCounters);
 
 impl<'a> OpenConnection<'a> {
-    fn new(tally: &'a Tally) -> Self {
+    fn new(tally: &'a LiveGatewayCounters) -> Self {
         tally.connected();
         Self(tally)
     }
@@ -110,9 +110,9 @@ pub struct Conversation {
     /// Who the client is, for the log.
     pub client: String,
     /// What it may use.
-    pub limits: Limits,
+    pub limits: GatewayLimits,
     /// Where it is counted.
-    pub tally: Arc<Tally>,
+    pub tally: Arc<LiveGatewayCounters>,
 }
 
 impl Conversation {
@@ -121,7 +121,7 @@ impl Conversation {
     pub async fn serve<A>(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        answer: impl Fn(Request<Incoming>, Arc<Progress>) -> A,
+        answer: impl Fn(Request<Incoming>, Arc<ConnectionProgress>) -> A,
         draining: impl Future<Output = ()>,
         leave: &Notify,
     ) where
@@ -129,7 +129,7 @@ impl Conversation {
     {
         let (limits, client) = (&self.limits, &self.client);
         let _open = OpenConnection::new(&self.tally);
-        let progress = Arc::new(Progress::new(Arc::clone(&self.tally)));
+        let progress = Arc::new(ConnectionProgress::new(Arc::clone(&self.tally)));
         let tasks = Tasks::default();
         let service = service_fn(|request| {
             let answer = answer(request, Arc::clone(&progress));

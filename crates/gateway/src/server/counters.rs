@@ -24,7 +24,7 @@ pub struct GatewayCounters {
 
 /// The same, while it is counted.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LiveGatewayCounters {
     connections: AtomicU64,
     requests: AtomicU64,
     refused: AtomicU64,
@@ -34,7 +34,7 @@ pub struct Tally {
     written: AtomicU64,
 }
 
-impl Tally {
+impl LiveGatewayCounters {
     pub(crate) fn connected(&self) {
         self.connections.fetch_add(1, Relaxed);
     }

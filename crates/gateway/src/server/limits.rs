@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// What a gateway's clients may use of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct GatewayLimits {
     /// Connections of one client; one more ends the oldest.
     pub connections: usize,
     /// Connections of all clients, with those in their handshake.
@@ -27,7 +27,7 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-impl Default for Limits {
+impl Default for GatewayLimits {
     fn default() -> Self {
         Self {
             connections: 8,
@@ -42,33 +42,33 @@ impl Default for Limits {
 }
 
 /// What one client uses.
-pub struct Usage {
-    limits: Limits,
+pub struct ClientUsage {
+    limits: GatewayLimits,
     requests: Arc<Semaphore>,
     /// In KiB.
     memory: Arc<Semaphore>,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
 }
 
-struct Bucket {
+struct TokenBucket {
     tokens: f64,
     filled: Instant,
 }
 
 /// A request's turn. While it is held, the request counts.
-pub struct Turn {
+pub struct RequestPermit {
     _request: OwnedSemaphorePermit,
     memory: Option<OwnedSemaphorePermit>,
 }
 
-impl Usage {
+impl ClientUsage {
     /// Nothing yet, of what these limits allow.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: GatewayLimits) -> Self {
         Self {
             limits,
             requests: Arc::new(Semaphore::new(limits.requests)),
             memory: Arc::new(Semaphore::new((limits.bytes >> 10) as usize)),
-            bucket: Mutex::new(Bucket { tokens: burst(&limits), filled: Instant::now() }),
+            bucket: Mutex::new(TokenBucket { tokens: burst(&limits), filled: Instant::now() }),
         }
     }
 
@@ -77,20 +77,20 @@ impl Usage {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the client asks too often, or too much at a
     /// time.
-    pub async fn turn(&self) -> Result<Turn> {
+    pub async fn turn(&self) -> Result<RequestPermit> {
         if !self.take_token() {
             return Err(Error::unavailable("too many requests; ask again in a second"));
         }
         let waited = Arc::clone(&self.requests).acquire_owned();
         let permit = self.within(waited).await?;
-        Ok(Turn { _request: permit, memory: None })
+        Ok(RequestPermit { _request: permit, memory: None })
     }
 
     /// Waits until a request may have so many bytes in memory.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when others of this client do not end.
-    pub async fn memory(&self, turn: &mut Turn, bytes: u64) -> Result<()> {
+    pub async fn memory(&self, turn: &mut RequestPermit, bytes: u64) -> Result<()> {
         let most = self.limits.bytes >> 10;
         let kib = bytes.div_ceil(1024).clamp(1, most) as u32;
         let waited = Arc::clone(&self.memory).acquire_many_owned(kib);
@@ -122,7 +122,7 @@ impl Usage {
     }
 }
 
-fn burst(limits: &Limits) -> f64 {
+fn burst(limits: &GatewayLimits) -> f64 {
     f64::from(limits.rate) * 10.0
 }
 
@@ -132,8 +132,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_asks_too_often_or_too_much_at_a_time_is_refused_and_then_not_any_more() {
-        let limits = Limits { rate: 1, requests: 2, bytes: 64 << 10, ..Limits::default() };
-        let usage = Usage::new(limits);
+        let limits =
+            GatewayLimits { rate: 1, requests: 2, bytes: 64 << 10, ..GatewayLimits::default() };
+        let usage = ClientUsage::new(limits);
         let mut first = usage.turn().await.unwrap();
         let mut second = usage.turn().await.unwrap();
         assert!(usage.turn().await.is_err(), "two at a time");

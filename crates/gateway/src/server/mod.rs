@@ -11,7 +11,7 @@
 //! | `spans` | sets of byte ranges: pure |
 //! | `names` | the names of the store, as last looked up |
 //! | `uploads` | what clients have brought |
-//! | `limits` | [`Limits`], what a client may hold of the server |
+//! | `limits` | [`GatewayLimits`], what a client may hold of the server |
 //! | `counters` | [`GatewayCounters`], what the gateway did |
 
 mod answer;
@@ -27,9 +27,9 @@ mod spans;
 mod uploads;
 mod write;
 
-pub use connection::{Conversation, Progress};
-pub use counters::{GatewayCounters, Tally};
-pub use limits::{Limits, Turn, Usage};
+pub use connection::{ConnectionProgress, Conversation};
+pub use counters::{GatewayCounters, LiveGatewayCounters};
+pub use limits::{ClientUsage, GatewayLimits, RequestPermit};
 pub use reply::{ReplyBody, content, problem, slices};
 
 use crate::wire::ObjectKey;
@@ -37,7 +37,7 @@ use access::{Refusals, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Result, offload};
 use client::Client;
-use names::{KnownNames, Names};
+use names::{KnownNames, StoreNames};
 use nbd::{Credentials, Peer};
 use object_store::ObjectStore;
 use parking_lot::Mutex;
@@ -65,13 +65,13 @@ pub struct Gateway {
     backend: Arc<dyn ObjectStore>,
     rules: Arc<ArcSwap<Rules>>,
     credentials: ArcSwap<ServerCredentials>,
-    limits: Limits,
-    names: Names,
+    limits: GatewayLimits,
+    names: StoreNames,
     uploads: Arc<Uploads>,
     clients: Mutex<HashMap<String, Arc<Client>>>,
     places: Arc<Semaphore>,
     refusals: Refusals,
-    tally: Arc<Tally>,
+    tally: Arc<LiveGatewayCounters>,
     draining: watch::Sender<bool>,
 }
 
@@ -85,7 +85,7 @@ impl Gateway {
         rules: Arc<ArcSwap<Rules>>,
         credentials: Arc<ServerCredentials>,
         uploads: &Path,
-        limits: Limits,
+        limits: GatewayLimits,
     ) -> Result<Arc<Self>> {
         let uploads = Arc::new(Uploads::open(uploads, store.world().clock.now())?);
         let backend = store.object_store();
@@ -95,7 +95,7 @@ impl Gateway {
             rules,
             credentials: ArcSwap::new(credentials),
             limits,
-            names: Names::default(),
+            names: StoreNames::default(),
             uploads,
             clients: Mutex::default(),
             places: Arc::new(Semaphore::new(limits.all_connections)),
@@ -224,11 +224,11 @@ impl Gateway {
         &*self.backend
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &GatewayLimits {
         &self.limits
     }
 
-    pub(crate) fn tally(&self) -> Arc<Tally> {
+    pub(crate) fn tally(&self) -> Arc<LiveGatewayCounters> {
         Arc::clone(&self.tally)
     }
 

@@ -16,12 +16,12 @@ const CONCURRENCY: usize = 16;
 
 /// The names of a store. Only records that are new since the last look are read.
 #[derive(Default)]
-pub(crate) struct Names {
-    held: Mutex<Held>,
+pub(crate) struct StoreNames {
+    held: Mutex<CachedNames>,
 }
 
 #[derive(Default)]
-struct Held {
+struct CachedNames {
     known: Arc<KnownNames>,
     looked: Option<Instant>,
 }
@@ -48,7 +48,7 @@ impl KnownNames {
     }
 }
 
-impl Names {
+impl StoreNames {
     /// The names as they were at most `age` ago.
     ///
     /// # Errors

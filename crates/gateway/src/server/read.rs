@@ -2,8 +2,8 @@
 
 use super::Gateway;
 use super::client::Client;
-use super::connection::Progress;
-use super::limits::Turn;
+use super::connection::ConnectionProgress;
+use super::limits::RequestPermit;
 use super::reply::{ReplyBody, content, slices};
 use crate::wire::{
     ABSENT, About, BatchPart, ListPrefix, ListedObject, MODIFIED, MOST_BYTES, ObjectKey, VERSION,
@@ -65,7 +65,7 @@ fn json(value: &impl serde::Serialize) -> Result<Bytes> {
 
 /// Which part of an object is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestedRange {
     Whole,
     Part(Range<u64>),
 }
@@ -78,7 +78,7 @@ pub(crate) async fn may_read(
     gateway: &Gateway,
     client: &Client,
     key: &ObjectKey,
-    asked: &Asked,
+    asked: &RequestedRange,
 ) -> Result<bool> {
     client.refresh(gateway).await?;
     if readable(gateway, client, key, asked).await? {
@@ -91,7 +91,7 @@ async fn readable(
     gateway: &Gateway,
     client: &Client,
     key: &ObjectKey,
-    asked: &Asked,
+    asked: &RequestedRange,
 ) -> Result<bool> {
     let (store, rights) = (gateway.store(), &client.rights);
     let brought = || gateway.has_brought(client, key);
@@ -104,10 +104,10 @@ async fn readable(
         ObjectKey::Segment(id) => Ok(brought().await? || rights.segment(store, id).await?),
         ObjectKey::Moved(pack) => rights.any_of(store, pack).await,
         ObjectKey::Pack(pack) => match asked {
-            Asked::Part(part) if rights.covers(pack, part.start, part.end) => Ok(true),
+            RequestedRange::Part(part) if rights.covers(pack, part.start, part.end) => Ok(true),
             _ if brought().await? => Ok(true),
-            Asked::Part(part) => rights.range(store, pack, part.start, part.end).await,
-            Asked::Whole => rights.whole(store, pack).await,
+            RequestedRange::Part(part) => rights.range(store, pack, part.start, part.end).await,
+            RequestedRange::Whole => rights.whole(store, pack).await,
         },
         ObjectKey::Ref(key) => {
             Ok(client.right_on_row(gateway, key.kind, &key.row, Some(key)).await?.is_some())
@@ -124,8 +124,8 @@ pub(crate) async fn object(
     client: &Client,
     key: &ObjectKey,
     (method, headers): (&Method, &HeaderMap),
-    progress: &Arc<Progress>,
-    mut turn: Turn,
+    progress: &Arc<ConnectionProgress>,
+    mut turn: RequestPermit,
 ) -> Result<Response<ReplyBody>> {
     let range = match headers.get(RANGE) {
         Some(range) => {
@@ -141,7 +141,7 @@ pub(crate) async fn object(
     {
         return part(gateway, client, key, start..end, progress, turn).await;
     }
-    if !may_read(gateway, client, key, &Asked::Whole).await? {
+    if !may_read(gateway, client, key, &RequestedRange::Whole).await? {
         return Err(absent());
     }
     if let ObjectKey::Moved(pack) = key {
@@ -173,7 +173,7 @@ pub(crate) async fn object(
     Ok(described(content(BYTES, bytes, progress, Some(turn)), &meta))
 }
 
-async fn gateway_memory(client: &Client, turn: &mut Turn, bytes: u64) -> Result<()> {
+async fn gateway_memory(client: &Client, turn: &mut RequestPermit, bytes: u64) -> Result<()> {
     client.usage.memory(turn, bytes).await
 }
 
@@ -190,8 +190,8 @@ async fn part(
     client: &Client,
     key: &ObjectKey,
     range: Range<u64>,
-    progress: &Arc<Progress>,
-    mut turn: Turn,
+    progress: &Arc<ConnectionProgress>,
+    mut turn: RequestPermit,
 ) -> Result<Response<ReplyBody>> {
     let len = range.end - range.start;
     if len > MOST_BYTES {
@@ -199,7 +199,7 @@ async fn part(
     }
     // What is filtered has no parts of its own.
     let filtered = matches!(key, ObjectKey::Moved(_));
-    if filtered || !may_read(gateway, client, key, &Asked::Part(range.clone())).await? {
+    if filtered || !may_read(gateway, client, key, &RequestedRange::Part(range.clone())).await? {
         return Err(absent());
     }
     gateway_memory(client, &mut turn, len).await?;
@@ -233,8 +233,8 @@ pub(crate) async fn batch(
     gateway: &Arc<Gateway>,
     client: &Arc<Client>,
     parts: Vec<BatchPart>,
-    progress: &Arc<Progress>,
-    mut turn: Turn,
+    progress: &Arc<ConnectionProgress>,
+    mut turn: RequestPermit,
 ) -> Result<Response<ReplyBody>> {
     let total: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
     gateway_memory(client, &mut turn, total).await?;
@@ -273,7 +273,7 @@ pub(crate) async fn batch(
 
 /// One part of a batch; `None` when it is not there, or not for this client.
 async fn batch_part(gateway: &Gateway, client: &Client, part: BatchPart) -> Result<Option<Bytes>> {
-    let asked = Asked::Part(part.range.clone());
+    let asked = RequestedRange::Part(part.range.clone());
     if matches!(part.key, ObjectKey::Moved(_))
         || !may_read(gateway, client, &part.key, &asked).await?
     {

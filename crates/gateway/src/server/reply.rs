@@ -1,7 +1,7 @@
 //! Answers, and the bodies of requests.
 
-use super::connection::Progress;
-use super::limits::Turn;
+use super::connection::ConnectionProgress;
+use super::limits::RequestPermit;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -23,23 +23,27 @@ pub struct ReplyBody {
     parts: BoxStream<'static, io::Result<Bytes>>,
     /// Bytes that are still to come, when that is known.
     rest: Option<u64>,
-    progress: Arc<Progress>,
-    _turn: Option<Turn>,
+    progress: Arc<ConnectionProgress>,
+    _turn: Option<RequestPermit>,
 }
 
 impl ReplyBody {
     /// What a stream gives; how long that is shows only at its end.
     pub fn new(
         parts: BoxStream<'static, io::Result<Bytes>>,
-        progress: &Arc<Progress>,
-        turn: Turn,
+        progress: &Arc<ConnectionProgress>,
+        turn: RequestPermit,
     ) -> Self {
         progress.began();
         Self { parts, rest: None, progress: Arc::clone(progress), _turn: Some(turn) }
     }
 
     /// Bytes that are in memory.
-    pub(crate) fn of(bytes: Bytes, progress: &Arc<Progress>, turn: Option<Turn>) -> Self {
+    pub(crate) fn of(
+        bytes: Bytes,
+        progress: &Arc<ConnectionProgress>,
+        turn: Option<RequestPermit>,
+    ) -> Self {
         progress.began();
         let rest = Some(bytes.len() as u64);
         Self {
@@ -95,7 +99,7 @@ impl Body for ReplyBody {
 }
 
 /// An answer without content.
-pub(crate) fn empty(status: StatusCode, progress: &Arc<Progress>) -> Response<ReplyBody> {
+pub(crate) fn empty(status: StatusCode, progress: &Arc<ConnectionProgress>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::of(Bytes::new(), progress, None));
     *response.status_mut() = status;
     response
@@ -105,8 +109,8 @@ pub(crate) fn empty(status: StatusCode, progress: &Arc<Progress>) -> Response<Re
 pub fn content(
     kind: &'static str,
     bytes: Bytes,
-    progress: &Arc<Progress>,
-    turn: Option<Turn>,
+    progress: &Arc<ConnectionProgress>,
+    turn: Option<RequestPermit>,
 ) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::of(bytes, progress, turn));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -114,7 +118,7 @@ pub fn content(
 }
 
 /// The answer that tells an error.
-pub fn problem(error: &Error, progress: &Arc<Progress>) -> Response<ReplyBody> {
+pub fn problem(error: &Error, progress: &Arc<ConnectionProgress>) -> Response<ReplyBody> {
     let status = match error.kind() {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Denied => StatusCode::FORBIDDEN,
@@ -155,7 +159,7 @@ pub(crate) async fn receive(
     mut body: Incoming,
     len: u64,
     patience: Duration,
-    progress: &Progress,
+    progress: &ConnectionProgress,
 ) -> Result<Bytes> {
     let mut bytes = Vec::with_capacity(len.min(SLICE as u64) as usize);
     loop {

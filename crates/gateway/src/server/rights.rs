@@ -24,13 +24,13 @@ const GRACE: Duration = Duration::from_secs(600);
 /// What a client may read.
 #[derive(Default)]
 pub(crate) struct ReadRights {
-    state: Mutex<State>,
+    state: Mutex<RightsState>,
     /// Held while segments are read, so that one client has one scan at a time.
     scan: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct RightsState {
     rules: Option<Arc<Rules>>,
     /// When the names were taken over.
     updated: Option<Instant>,
@@ -135,7 +135,7 @@ impl ReadRights {
         let left = !state.manifests.is_subset(&manifests);
         let stale_since = left.then(|| state.stale_since.unwrap_or(now));
         if !same || stale_since.is_some_and(|since| since.elapsed() > GRACE) {
-            *state = State { rules: Some(Arc::clone(rules)), ..State::default() };
+            *state = RightsState { rules: Some(Arc::clone(rules)), ..RightsState::default() };
         } else {
             state.stale_since = stale_since;
         }

@@ -24,11 +24,11 @@ const LONGEST: u64 = 256 << 20;
 /// The log of what clients brought.
 pub(crate) struct Uploads {
     path: PathBuf,
-    log: Mutex<Log>,
+    log: Mutex<UploadLogFile>,
 }
 
 #[derive(Default)]
-struct Log {
+struct UploadLogFile {
     file: Option<File>,
     /// How much of the file was read.
     read: u64,
@@ -81,7 +81,7 @@ impl Uploads {
     }
 
     /// Reads what was appended since the last time, perhaps by another process.
-    fn read(&self, log: &mut Log, now: u64) -> Result<()> {
+    fn read(&self, log: &mut UploadLogFile, now: u64) -> Result<()> {
         let file = match log.file.take() {
             Some(file) => file,
             None => Self::append_to(&self.path).map_err(|e| self.failed(e))?,
@@ -112,7 +112,7 @@ impl Uploads {
     }
 
     /// Writes the file anew, with what is remembered.
-    fn rewrite(&self, log: &mut Log, now: u64) -> Result<()> {
+    fn rewrite(&self, log: &mut UploadLogFile, now: u64) -> Result<()> {
         let fresh = self.path.with_extension("new");
         let mut text = String::new();
         for (client, brought) in &log.clients {
@@ -153,7 +153,7 @@ impl Uploads {
     /// Those of the file system.
     pub(crate) fn has(&self, client: &str, key: &str, now: u64) -> Result<bool> {
         let mut log = self.log.lock();
-        let lately = |log: &Log| {
+        let lately = |log: &UploadLogFile| {
             let time = log.clients.get(client)?.keys.get(key)?;
             Some(now.saturating_sub(*time) <= HOLDS)
         };

@@ -5,7 +5,7 @@
 
 use super::Gateway;
 use super::client::Client;
-use super::read::{Asked, backend_error, may_read};
+use super::read::{RequestedRange, backend_error, may_read};
 use crate::wire::ObjectKey;
 use access::Right;
 use block::{Error, ErrorKind, Result, offload};
@@ -92,7 +92,7 @@ pub(crate) async fn delete(gateway: &Gateway, client: &Client, key: &ObjectKey) 
 
 /// Fails unless the client may read all of an object, or has brought it.
 async fn must_read(gateway: &Gateway, client: &Client, key: ObjectKey) -> Result<()> {
-    match may_read(gateway, client, &key, &Asked::Whole).await? {
+    match may_read(gateway, client, &key, &RequestedRange::Whole).await? {
         true => Ok(()),
         false => Err(Error::denied(format!(
             "{} is not there, or this client may not name it; bring it first",
@@ -118,7 +118,7 @@ async fn check_chunks(gateway: &Gateway, client: &Client, chunks: Vec<ChunkRef>)
         let brought = gateway.has_brought(client, &key).await?;
         for at in chunks.iter().filter(|_| !brought) {
             let start = u64::from(at.offset);
-            let part = Asked::Part(start..start + u64::from(at.stored));
+            let part = RequestedRange::Part(start..start + u64::from(at.stored));
             if !may_read(gateway, client, &key, &part).await? {
                 return Err(refused());
             }

@@ -12,7 +12,7 @@ use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disks, Mode};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use gateway::{Gateway, GatewayStore, GatewayUrl, Limits};
+use gateway::{Gateway, GatewayLimits, GatewayStore, GatewayUrl};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{HeaderMap, Request};
@@ -102,7 +102,7 @@ pub struct Lab {
     pub gateway: Arc<Gateway>,
     pub address: SocketAddr,
     pub rules: Arc<ArcSwap<Rules>>,
-    limits: Limits,
+    limits: GatewayLimits,
     tasks: JoinSet<()>,
 }
 
@@ -123,10 +123,10 @@ fn secret() -> Secret {
 impl Lab {
     /// A lab whose rules let each client write the disk of its own name, and read `debian`.
     pub async fn new() -> Self {
-        Self::with(testing::settings(), Limits::default()).await
+        Self::with(testing::settings(), GatewayLimits::default()).await
     }
 
-    pub async fn with(settings: Settings, limits: Limits) -> Self {
+    pub async fn with(settings: Settings, limits: GatewayLimits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tls = dir.path().join("tls");
         Authority::create(&tls, "lab", 3000, NOW).unwrap();
@@ -166,7 +166,7 @@ impl Lab {
         dir: &tempfile::TempDir,
         store: &Store,
         rules: &Arc<ArcSwap<Rules>>,
-        limits: Limits,
+        limits: GatewayLimits,
     ) -> Arc<Gateway> {
         let credentials = Arc::new(ServerCredentials::load(&dir.path().join("tls")).unwrap());
         let uploads = dir.path().join("uploads");

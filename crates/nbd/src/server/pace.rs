@@ -22,13 +22,13 @@ pub struct Rates {
 
 /// One bucket. Times are nanoseconds since any moment that all its users share.
 #[derive(Debug, Default)]
-struct Bucket {
+struct TokenBucket {
     rate: AtomicU64,
     /// When everything that was taken is paid for.
     due: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// How long it stays overdrawn.
     #[inline]
     fn wait(&self, now: u64) -> u64 {
@@ -59,8 +59,8 @@ impl Bucket {
 /// The buckets of one client.
 #[derive(Debug, Default)]
 pub(crate) struct ClientBuckets {
-    requests: Bucket,
-    bytes: Bucket,
+    requests: TokenBucket,
+    bytes: TokenBucket,
 }
 
 impl ClientBuckets {

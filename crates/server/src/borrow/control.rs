@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is asked of a borrowed disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Request {
+pub enum ControlRequest {
     /// How it is.
     Status,
     /// Take it down.
@@ -92,7 +92,7 @@ pub(crate) async fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> 
 ///
 /// # Errors
 /// When it does not say so in time.
-pub(crate) async fn request(stream: &mut UnixStream) -> Result<Request> {
+pub(crate) async fn request(stream: &mut UnixStream) -> Result<ControlRequest> {
     tokio::time::timeout(PATIENCE, receive(stream))
         .await
         .map_err(|_| Error::unavailable("a client of the control socket says nothing"))?
@@ -102,7 +102,7 @@ pub(crate) async fn request(stream: &mut UnixStream) -> Result<Request> {
 ///
 /// # Errors
 /// Those that it replies with.
-pub async fn ask(home: &Home, name: &str, what: &Request) -> Result<Option<Reply>> {
+pub async fn ask(home: &Home, name: &str, what: &ControlRequest) -> Result<Option<Reply>> {
     let path = Paths::new(home, name).socket;
     let mut stream = match UnixStream::connect(&path).await {
         Ok(stream) => stream,

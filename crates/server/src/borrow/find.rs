@@ -1,6 +1,6 @@
 //! Which free blocks of which disks are taken.
 
-use super::selection::Selection;
+use super::selection::BorrowSelection;
 use block::{ByteSize, Error, ErrorKind, Result, Span};
 use freespace::{Code, FreeSpaceOptions, Refusal};
 use std::path::Path;
@@ -27,7 +27,7 @@ impl Amount {
 ///
 /// # Errors
 /// [`ErrorKind::NoSpace`] when there is less; when nothing at all, the first reason.
-pub async fn plan(selection: &Selection, amount: Amount) -> Result<(Plan, u64)> {
+pub async fn plan(selection: &BorrowSelection, amount: Amount) -> Result<(Plan, u64)> {
     let scan = selection.scan().await?;
     let loans = scan.loans(&BorrowPolicy { want: amount.most, ..selection.policy });
     if loans.is_empty()

@@ -20,7 +20,7 @@ const PIECE: u64 = 1 << 20;
 
 /// The file systems that can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileSystem {
+pub enum NewFileSystem {
     /// Without reserved blocks, its tables made ready in the background
     Ext4,
     /// XFS
@@ -29,11 +29,11 @@ pub enum FileSystem {
 
 /// What is to become of a borrowed disk.
 #[derive(Debug, Default)]
-pub struct Setup {
+pub struct KernelUse {
     /// Bytes of swap space.
     pub swap: Option<u64>,
     /// The file system that is made.
-    pub make: Option<FileSystem>,
+    pub make: Option<NewFileSystem>,
     /// Where it is mounted.
     pub mount: Option<PathBuf>,
 }
@@ -103,7 +103,7 @@ pub async fn up(
     name: &str,
     plan: Plan,
     size: u64,
-    setup: &Setup,
+    setup: &KernelUse,
     state: Option<&dyn Device>,
 ) -> Result<Mapped> {
     let (own, swap) = (name.to_owned(), setup.swap);
@@ -128,7 +128,7 @@ pub async fn up(
     Ok(mapped)
 }
 
-async fn prepare(mapped: &Mapped, setup: &Setup, state: Option<&dyn Device>) -> Result<()> {
+async fn prepare(mapped: &Mapped, setup: &KernelUse, state: Option<&dyn Device>) -> Result<()> {
     let (files, _) = files(mapped);
     if let Some(state) = state {
         let place = open(files).await?;
@@ -141,10 +141,10 @@ async fn prepare(mapped: &Mapped, setup: &Setup, state: Option<&dyn Device>) -> 
     if let Some(kind) = setup.make {
         let (program, options) = match kind {
             // What is left for later needs no care: after a crash nobody can read any of it.
-            FileSystem::Ext4 => {
+            NewFileSystem::Ext4 => {
                 ("mkfs.ext4", "-q -F -m 0 -E nodiscard,lazy_itable_init=1,lazy_journal_init=1")
             }
-            FileSystem::Xfs => ("mkfs.xfs", "-q -f -K"),
+            NewFileSystem::Xfs => ("mkfs.xfs", "-q -f -K"),
         };
         let mut args: Vec<&OsStr> = options.split(' ').map(OsStr::new).collect();
         args.push(files.as_os_str());

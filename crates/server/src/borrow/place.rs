@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const IDLE_LOOKS: u32 = 30;
 
 /// Room, and the disk on it.
-pub struct Place {
+pub struct BorrowedRoom {
     disk: Arc<Stitched>,
     from: From,
 }
@@ -44,7 +44,7 @@ pub fn leave_no_core() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
 }
 
-impl Place {
+impl BorrowedRoom {
     /// A disk of `size` bytes on the loans of a plan.
     ///
     /// # Errors

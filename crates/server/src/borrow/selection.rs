@@ -7,7 +7,7 @@ use transient::{BorrowPolicy, Scan, ScanOptions};
 
 /// Disks, consent and policy.
 #[derive(Debug, Clone)]
-pub struct Selection {
+pub struct BorrowSelection {
     /// Disks, partitions or image files; all disks of this machine when there are none.
     pub targets: Vec<PathBuf>,
     /// How much is taken, and of what.
@@ -16,7 +16,7 @@ pub struct Selection {
     pub options: ScanOptions,
 }
 
-impl Selection {
+impl BorrowSelection {
     /// `size` bytes of these disks, with the usual policy.
     pub(crate) fn of(targets: &[PathBuf], size: ByteSize, nothing_suspended: bool) -> Self {
         let reader = FreeSpaceOptions { level: None, btrfs: false, shadow_copies: false };

@@ -1,8 +1,8 @@
 //! The NBD server around a borrowed disk, until it is taken down.
 
-use super::control::{self, Paths, Reply, Request};
+use super::control::{self, ControlRequest, Paths, Reply};
 use super::report::{DownRequest, DownView};
-use super::session::{Session, complain};
+use super::session::{BorrowSession, complain};
 use crate::brief;
 use crate::file::FileExports;
 use crate::limits::limits;
@@ -21,7 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 /// Where a borrowed disk is served.
-pub struct Options {
+pub struct BorrowServeOptions {
     /// The control socket and its lock.
     pub paths: Paths,
     /// Where it is served for NBD; at least one.
@@ -42,8 +42,8 @@ enum Why {
 /// # Errors
 /// When it cannot listen; when a second signal ends it at once.
 pub async fn run(
-    session: Session,
-    options: Options,
+    session: BorrowSession,
+    options: BorrowServeOptions,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<DownView> {
     let mut signals = Signals::listen()?;
@@ -121,7 +121,7 @@ pub async fn run(
 /// # Errors
 /// When the command cannot be run or the state cannot be written back; when a file system of the owner
 /// is not as it was.
-pub async fn run_command(session: Session, command: &str) -> Result<ExitCode> {
+pub async fn run_command(session: BorrowSession, command: &str) -> Result<ExitCode> {
     let exports = FileExports::new(session.device(), Path::new(&session.name));
     let limits = limits(&Config::default());
     let ended = brief::run(Arc::new(exports), limits, command, &session.name).await;
@@ -147,7 +147,7 @@ fn bind(path: &Path) -> Result<UnixListener> {
 /// Answers questions until somebody asks for the end.
 async fn attend(
     control: &UnixListener,
-    session: &Session,
+    session: &BorrowSession,
     server: &Server,
     uri: &str,
 ) -> Result<Why> {
@@ -157,8 +157,8 @@ async fn attend(
             .await
             .map_err(|e| Error::io("the control socket of a borrowed disk", e))?;
         match control::request(&mut client).await {
-            Ok(Request::Down(asked)) => return Ok(Why::Asked(asked, client)),
-            Ok(Request::Status) => {
+            Ok(ControlRequest::Down(asked)) => return Ok(Why::Asked(asked, client)),
+            Ok(ControlRequest::Status) => {
                 let view = session.status(uri.to_owned(), server.counters().connections);
                 let _ = control::send(&mut client, &Reply::Status(Box::new(view))).await;
             }

@@ -1,6 +1,6 @@
 //! One borrowed disk in use, and what is done when it ends.
 
-use super::place::Place;
+use super::place::BorrowedRoom;
 use super::report::{CheckView, DownRequest, DownView, StateView, StatusView};
 use block::{Device, Error, Result};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub struct Carried {
 }
 
 /// A borrowed disk in use.
-pub struct Session {
+pub struct BorrowSession {
     /// The borrowed disk's name.
     pub name: String,
     /// The room it lies in.
-    pub place: Place,
+    pub place: BorrowedRoom,
     /// The state that was copied in, if any was.
     pub carried: Option<Carried>,
 }
 
-impl Session {
+impl BorrowSession {
     /// What users of the disk see.
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         match &self.carried {

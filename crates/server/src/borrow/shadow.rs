@@ -1,8 +1,8 @@
 //! Borrowed room for the private blocks of a server's ephemeral disks: `serve --shadow borrowed`.
 
 use super::find::{self, Amount};
-use super::place::{Place, leave_no_core};
-use super::selection::Selection;
+use super::place::{BorrowedRoom, leave_no_core};
+use super::selection::BorrowSelection;
 use super::session::complain;
 use block::{ByteSize, Device, Error, Result};
 use disk::{Kept, Room};
@@ -15,7 +15,7 @@ const FLOOR: u64 = 1 << 30;
 
 /// What is to be borrowed.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct BorrowRequest {
     /// Disks and images whose system is not running, or one directory of this host.
     pub targets: Vec<PathBuf>,
     /// Bytes.
@@ -26,7 +26,7 @@ pub struct Wanted {
 
 /// Borrowed room.
 pub(crate) struct Shadows {
-    place: Place,
+    place: BorrowedRoom,
     pool: Arc<Pool>,
 }
 
@@ -35,12 +35,12 @@ impl Shadows {
     ///
     /// # Errors
     /// Why nothing can be borrowed.
-    pub(crate) async fn borrow(wanted: &Wanted) -> Result<Self> {
+    pub(crate) async fn borrow(wanted: &BorrowRequest) -> Result<Self> {
         leave_no_core();
         let size = wanted.size.0;
         let place = match wanted.targets.as_slice() {
             [directory] if directory.is_dir() => {
-                Place::on_host(directory, size, FLOOR, GiveBack::Unwritten)?
+                BorrowedRoom::on_host(directory, size, FLOOR, GiveBack::Unwritten)?
             }
             targets if targets.iter().any(|target| target.is_dir()) => {
                 return Err(Error::invalid(
@@ -48,9 +48,9 @@ impl Shadows {
                 ));
             }
             targets => {
-                let selection = Selection::of(targets, wanted.size, wanted.nothing_suspended);
+                let selection = BorrowSelection::of(targets, wanted.size, wanted.nothing_suspended);
                 let (plan, size) = find::plan(&selection, Amount::exactly(size)).await?;
-                block::offload(move || Place::on_disks(plan, size)).await?
+                block::offload(move || BorrowedRoom::on_disks(plan, size)).await?
             }
         };
         let pool = Pool::new(Arc::clone(place.disk()) as _)?;

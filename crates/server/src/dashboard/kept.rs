@@ -32,7 +32,7 @@ struct MadeAnswer {
     at: Instant,
     /// How long that took.
     took: Duration,
-    /// [`Running::changes`](crate::running::Running::changes) then.
+    /// [`RunningServer::changes`](crate::running::RunningServer::changes) then.
     changes: u64,
 }
 

@@ -5,7 +5,7 @@
 use super::kept::{KeptAnswer, ReadingTerms, timed};
 use super::views::{DiskList, DiskRow, ImageList, LineageList, VersionRow};
 use crate::bearer::Caller;
-use crate::running::Running;
+use crate::running::RunningServer;
 use block::{Error, Result};
 use bytes::Bytes;
 use engine::api::{DiskReply, DiskRequest, DiskView};
@@ -35,7 +35,7 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the home and of the store.
-    pub(super) async fn disks(&self, running: &Running) -> Result<Bytes> {
+    pub(super) async fn disks(&self, running: &RunningServer) -> Result<Bytes> {
         let list = async |changes| json(&disks(running, changes).await?);
         let read = async |changes| timed(list(changes)).await;
         self.disks.get(running.changes(), TERMS, read).await
@@ -45,7 +45,11 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the home and of the store.
-    pub(super) async fn disks_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+    pub(super) async fn disks_for(
+        &self,
+        running: &RunningServer,
+        caller: &Caller,
+    ) -> Result<Bytes> {
         let _anew = self.anew.lock().await;
         let mut list = disks(running, running.changes()).await?;
         list.disks.retain(|disk| caller.sees_disk(&disk.name));
@@ -56,7 +60,7 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) async fn images(&self, running: &Running) -> Result<Bytes> {
+    pub(super) async fn images(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(async { json(&versions(running).await?) }).await;
         self.images.get(running.changes(), TERMS, read).await
     }
@@ -66,7 +70,11 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) async fn images_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+    pub(super) async fn images_for(
+        &self,
+        running: &RunningServer,
+        caller: &Caller,
+    ) -> Result<Bytes> {
         let _anew = self.anew.lock().await;
         let mut list = versions(running).await?;
         list.images.retain(|version| caller.sees_image(&version.image));
@@ -81,7 +89,7 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) async fn lineage(&self, running: &Running) -> Result<Bytes> {
+    pub(super) async fn lineage(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(nodes(running)).await;
         self.lineage.get(running.changes(), TERMS, read).await
     }
@@ -90,7 +98,11 @@ impl Lists {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) async fn lineage_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+    pub(super) async fn lineage_for(
+        &self,
+        running: &RunningServer,
+        caller: &Caller,
+    ) -> Result<Bytes> {
         let _anew = self.anew.lock().await;
         let mut nodes = lineage::lineage(&running.engine.store).await?;
         let sees = |node: &NodeName| match node.kind {
@@ -112,12 +124,12 @@ impl Lists {
 }
 
 /// The lineage as JSON.
-async fn nodes(running: &Running) -> Result<Bytes> {
+async fn nodes(running: &RunningServer) -> Result<Bytes> {
     json(&LineageList { nodes: lineage::lineage(&running.engine.store).await? })
 }
 
 /// All disks; there were so many changes before.
-async fn disks(running: &Running, changes: u64) -> Result<DiskList> {
+async fn disks(running: &RunningServer, changes: u64) -> Result<DiskList> {
     let reply = verbs::perform(&running.engine, DiskRequest::List).await?;
     let DiskReply::Disks(disks) = reply else {
         return Err(Error::internal("a list of disks is no list"));
@@ -126,7 +138,7 @@ async fn disks(running: &Running, changes: u64) -> Result<DiskList> {
 }
 
 /// All image versions.
-async fn versions(running: &Running) -> Result<ImageList> {
+async fn versions(running: &RunningServer) -> Result<ImageList> {
     let store = &running.engine.store;
     let (listing, users) = futures::try_join!(images::list(store), Users::load(store))?;
     let good = listing.records.iter().map(|record| match image_views::view(record) {

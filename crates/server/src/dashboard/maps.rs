@@ -3,7 +3,7 @@
 
 use super::kept::{KeptAnswer, ReadingTerms};
 use super::lists::json;
-use crate::running::Running;
+use crate::running::RunningServer;
 use block::{Error, Result};
 use bytes::Bytes;
 use engine::api::{DiskReply, DiskRequest};
@@ -42,7 +42,12 @@ impl Maps {
     ///
     /// # Errors
     /// Those of [`DiskRequest::Map`].
-    pub(super) async fn get(&self, running: &Running, name: String, cells: usize) -> Result<Bytes> {
+    pub(super) async fn get(
+        &self,
+        running: &RunningServer,
+        name: String,
+        cells: usize,
+    ) -> Result<Bytes> {
         let (answer, watched) = self.answer(&name, cells);
         let terms = ReadingTerms { least: LEAST, parts: PARTS.saturating_mul(watched) };
         let draw = async |_| {

@@ -2,7 +2,7 @@
 
 use super::views::{BusyClient, KindTimes, LivePoint, LiveRow, PointTimes};
 use crate::latency::LatencyView;
-use crate::running::Running;
+use crate::running::RunningServer;
 use crate::strain::Ongoing;
 use nbd::server::TimedOperation;
 use nbd::{Counters, Traffic};
@@ -29,7 +29,7 @@ pub(super) struct CounterReading {
 
 impl CounterReading {
     /// Reads them now.
-    pub(super) fn at(running: &Running) -> Self {
+    pub(super) fn at(running: &RunningServer) -> Self {
         let counters = running.nbd.totals();
         let mut kinds = BTreeMap::new();
         for operation in [TimedOperation::Read, TimedOperation::Write, TimedOperation::Flush] {
@@ -115,7 +115,7 @@ pub(super) fn busiest(before: &CounterReading, now: &CounterReading) -> Vec<Busy
 
 /// The exports that are in use now.
 pub(super) fn rows(
-    running: &Running,
+    running: &RunningServer,
     before: &CounterReading,
     now: &CounterReading,
 ) -> BTreeMap<String, LiveRow> {

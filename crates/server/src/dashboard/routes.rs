@@ -6,7 +6,7 @@ use super::maps::Maps;
 use super::sampler::{Sampler, Watcher};
 use crate::answers::problem;
 use crate::bearer::Caller;
-use crate::running::Running;
+use crate::running::RunningServer;
 use crate::signals::Switch;
 use access::TokenRight;
 use axum::body::Body;
@@ -28,7 +28,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// What the handlers share.
 #[derive(Clone)]
 pub(crate) struct Dashboard {
-    running: Arc<Running>,
+    running: Arc<RunningServer>,
     sampler: Arc<Sampler>,
     lists: Arc<Lists>,
     maps: Arc<Maps>,
@@ -37,7 +37,7 @@ pub(crate) struct Dashboard {
 impl Dashboard {
     /// Of a server, until `stop`; it needs [`follow`](Self::follow).
     /// At most so many `streams` are open at a time.
-    pub(crate) fn new(running: &Arc<Running>, stop: Switch, streams: usize) -> Self {
+    pub(crate) fn new(running: &Arc<RunningServer>, stop: Switch, streams: usize) -> Self {
         let sampler = Sampler::new(running, &assets::PAGE, stop, streams);
         let (lists, maps) = Default::default();
         Self { running: Arc::clone(running), sampler, lists, maps }

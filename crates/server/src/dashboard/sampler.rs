@@ -6,7 +6,7 @@ use super::reading::{self, CounterReading, busiest, per, percent, point, round};
 use super::rows::Rows;
 use super::views::{Hello, LiveCache, LivePoint, LiveStore, LiveTrouble, LiveView, ServerLine};
 use crate::head_room::HeadRoomView;
-use crate::running::Running;
+use crate::running::RunningServer;
 use crate::signals::Switch;
 use crate::strain::Ongoing;
 use block::{Error, Result};
@@ -37,7 +37,7 @@ const TROUBLES: usize = 50;
 
 /// Looks at a server.
 pub(super) struct Sampler {
-    running: Arc<Running>,
+    running: Arc<RunningServer>,
     /// What the page's files are called.
     page: &'static str,
     host: String,
@@ -77,7 +77,7 @@ pub(super) struct Watcher {
 impl Sampler {
     /// Looks at nothing yet; it needs [`follow`](Self::follow).
     pub(super) fn new(
-        running: &Arc<Running>,
+        running: &Arc<RunningServer>,
         page: &'static str,
         stop: Switch,
         most: usize,

@@ -1,7 +1,7 @@
 //! A running server is announced where it listens, until it stops.
 
 use super::interfaces::{self, LocalNetwork};
-use crate::running::{Places, Running};
+use crate::running::{ListenAddresses, RunningServer};
 use discovery::message::LONGEST;
 use discovery::{Announcement, CutQueries, DnsMessage, GROUP, OfferedService, ServiceKind};
 use rustix::net::sockopt::{set_ip_multicast_if, set_socket_reuseaddr, set_socket_reuseport};
@@ -37,7 +37,7 @@ struct AnnouncedNetwork {
 /// Announces a server, and where it answers peers, until `stop`, which tells whether nobody serves in its place. What goes wrong is in
 /// the log: to serve is more important.
 pub(crate) async fn announce(
-    running: &Running,
+    running: &RunningServer,
     peers: Option<SocketAddr>,
     stop: impl Future<Output = bool>,
 ) {
@@ -62,7 +62,7 @@ pub(crate) async fn announce(
 }
 
 struct Announcer<'a> {
-    running: &'a Running,
+    running: &'a RunningServer,
     /// Where peers are answered.
     peers: Option<SocketAddr>,
     identity: ServerIdentity,
@@ -225,7 +225,11 @@ fn socket() -> io::Result<UdpSocket> {
 }
 
 /// What a server offers to who reaches it at `here`.
-fn services(places: &Places, peers: Option<SocketAddr>, here: Ipv4Addr) -> Vec<OfferedService> {
+fn services(
+    places: &ListenAddresses,
+    peers: Option<SocketAddr>,
+    here: Ipv4Addr,
+) -> Vec<OfferedService> {
     let port = |listeners: &[String]| {
         let addresses = listeners.iter().filter_map(|listener| listener.parse::<SocketAddr>().ok());
         let mut reached =
@@ -251,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_what_is_reached_in_that_network() {
-        let places = Places {
+        let places = ListenAddresses {
             nbd: vec!["unix:/x".into(), "127.0.0.1:1".into(), "0.0.0.0:2".into()],
             iscsi: vec!["10.0.0.1:3".into()],
             vhost_user: None,
@@ -276,6 +280,6 @@ mod tests {
             [(ServiceKind::Nbd, 2), (ServiceKind::Gateway, 4), (ServiceKind::Peer, 5)]
         );
         assert_eq!(at([127, 0, 0, 1])[0], (ServiceKind::Nbd, 1));
-        assert!(services(&Places::default(), None, [10, 0, 0, 1].into()).is_empty());
+        assert!(services(&ListenAddresses::default(), None, [10, 0, 0, 1].into()).is_empty());
     }
 }

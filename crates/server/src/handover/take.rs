@@ -1,9 +1,9 @@
 //! The successor of a server.
 
-use super::super::prepared::Prepared;
+use super::super::prepared::PreparedServer;
 use super::PATIENCE;
 use super::wire::{self, DONE, YOURS, gone, unreadable};
-use crate::client::Client;
+use crate::client::ControlClient;
 use crate::control;
 use crate::estate::Estate;
 use block::fs::FsPath;
@@ -25,12 +25,12 @@ const CLOSING: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Where a successor waits.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingSuccessor {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Waiting {
+impl WaitingSuccessor {
     /// Listens at `successor.sock`, for the owner alone.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Offer {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingSuccessor {
     fn drop(&mut self) {
         let _ = FsPath::from(&*self.path).remove_synced();
     }
@@ -98,10 +98,10 @@ impl Drop for Waiting {
 /// Those of `prepare`, and when the server refuses, or does not let go of the home.
 pub(crate) async fn take_over(
     home: &Home,
-    prepare: impl AsyncFnOnce(&mut Estate) -> Result<Prepared>,
-) -> Result<Option<(Prepared, Vec<Passed>, LockFile)>> {
-    let Some(running) = Client::connect(home).await? else { return Ok(None) };
-    let waiting = Waiting::listen(home)?;
+    prepare: impl AsyncFnOnce(&mut Estate) -> Result<PreparedServer>,
+) -> Result<Option<(PreparedServer, Vec<Passed>, LockFile)>> {
+    let Some(running) = ControlClient::connect(home).await? else { return Ok(None) };
+    let waiting = WaitingSuccessor::listen(home)?;
     let refused = async {
         match running.hand_over().await {
             Err(e) => e,

@@ -1,6 +1,6 @@
 use super::give::Successor;
-use super::take::Waiting;
-use super::wire::Item;
+use super::take::WaitingSuccessor;
+use super::wire::EstateItem;
 use super::*;
 use crate::estate::Estate;
 use crate::listen::Had;
@@ -19,7 +19,7 @@ fn home() -> (tempfile::TempDir, Home) {
     (dir, home)
 }
 
-async fn accepted(waiting: Waiting) -> Result<Estate> {
+async fn accepted(waiting: WaitingSuccessor) -> Result<Estate> {
     let mut offer = waiting.take().await?;
     offer.accept().await?;
     Ok(offer.estate)
@@ -32,7 +32,7 @@ async fn what_was_offered_and_not_accepted_stays_where_it_was() {
     let listener = Listener::bind(&nbd::Address::unix(&path).unwrap(), 16).await.unwrap();
     let had = Had { asked: None, listener: listener.share().unwrap() };
     let estate = Estate { listeners: vec![had], ..Estate::default() };
-    let waiting = Waiting::listen(&home).unwrap();
+    let waiting = WaitingSuccessor::listen(&home).unwrap();
     let give = async {
         let mut successor = Successor::connect(&home).await.unwrap();
         successor.greet(Duration::ZERO).await.unwrap();
@@ -76,7 +76,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
         gateway: None,
         clients: vec![Passed { stream: theirs.into(), session: session.clone(), carrier: None }],
     };
-    let waiting = Waiting::listen(&home).unwrap();
+    let waiting = WaitingSuccessor::listen(&home).unwrap();
     let give = async {
         let mut successor = Successor::connect(&home).await.unwrap();
         assert_eq!(successor.pid, Some(std::process::id() as i32));
@@ -113,7 +113,7 @@ fn servers_that_do_not_know_what_was_asked_for_and_that_know_more_are_understood
                 "read_only": true{more}}}"#
         );
         match serde_json::from_str(&json).unwrap() {
-            Item::Client { asked, .. } => asked,
+            EstateItem::Client { asked, .. } => asked,
             other => panic!("{other:?}"),
         }
     };
@@ -125,7 +125,7 @@ fn servers_that_do_not_know_what_was_asked_for_and_that_know_more_are_understood
 async fn a_server_has_as_long_as_it_said_to_wait_for_its_disks() {
     for (said, comes_after, comes) in [(300, 290, true), (10, 290, false), (0, 50, true)] {
         let (_dir, home) = home();
-        let waiting = Waiting::listen(&home).unwrap();
+        let waiting = WaitingSuccessor::listen(&home).unwrap();
         let give = async {
             let mut successor = Successor::connect(&home).await.unwrap();
             successor.greet(Duration::from_secs(said)).await.unwrap();
@@ -141,13 +141,13 @@ async fn a_server_has_as_long_as_it_said_to_wait_for_its_disks() {
 async fn a_successor_that_goes_away_is_an_error_and_so_is_nonsense() {
     let (_dir, home) = home();
     assert_eq!(Successor::connect(&home).await.err().unwrap().kind(), ErrorKind::Unavailable);
-    let waiting = Waiting::listen(&home).unwrap();
+    let waiting = WaitingSuccessor::listen(&home).unwrap();
     let mut successor = Successor::connect(&home).await.unwrap();
     drop(waiting);
     let error = successor.give(&Estate::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"SJHO\xff\xff\xff\xff\0\0\0\0", b"SJHO"] {
-        let waiting = Waiting::listen(&home).unwrap();
+        let waiting = WaitingSuccessor::listen(&home).unwrap();
         let mut stream = UnixStream::connect(home.successor()).await.unwrap();
         stream.write_all(nonsense).await.unwrap();
         drop(stream);

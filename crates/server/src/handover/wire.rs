@@ -43,7 +43,7 @@ pub(super) const YOURS: u8 = b'Y';
 /// One thing of an [`Estate`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "item", rename_all = "snake_case")]
-pub(super) enum Item {
+pub(super) enum EstateItem {
     Hello {
         version: u32,
         /// How long the other items may take to come, in seconds.
@@ -120,7 +120,7 @@ pub(super) fn unreadable(why: &str) -> Error {
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor has gone.
 pub(super) async fn greet(stream: &mut UnixStream, wait: Duration) -> Result<()> {
-    let hello = Item::Hello { version: VERSION, wait: wait.as_secs() };
+    let hello = EstateItem::Hello { version: VERSION, wait: wait.as_secs() };
     send(stream, &hello, &[], None).await
 }
 
@@ -128,15 +128,15 @@ pub(super) async fn greet(stream: &mut UnixStream, wait: Duration) -> Result<()>
 pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
     for Had { asked, listener } in &estate.listeners {
         // The one who is last removes the file: from now on that is the successor.
-        let item = Item::Listener { asked: asked.clone(), file: listener.leave_file() };
+        let item = EstateItem::Listener { asked: asked.clone(), file: listener.leave_file() };
         send(stream, &item, &[], Some(listener.as_fd())).await?;
     }
     if let Some((asked, socket)) = &estate.http {
-        let item = Item::Http { asked: asked.clone() };
+        let item = EstateItem::Http { asked: asked.clone() };
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
     if let Some((asked, socket)) = &estate.gateway {
-        let item = Item::Gateway { asked: asked.clone() };
+        let item = EstateItem::Gateway { asked: asked.clone() };
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
     for Passed { stream: socket, session, .. } in &estate.clients {
@@ -145,7 +145,7 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
             tracing::warn!(peer = %session.peer, "it has too much under way to be handed over");
             continue;
         }
-        let item = Item::Client {
+        let item = EstateItem::Client {
             via: match session.peer.transport {
                 Transport::Unix { uid, pid } => Via::Unix { uid, pid },
                 Transport::Tcp(from) => Via::Tcp(from),
@@ -169,12 +169,12 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
         };
         send(stream, &item, &[unsent, received], Some(socket.as_fd())).await?;
     }
-    send(stream, &Item::End, &[], None).await
+    send(stream, &EstateItem::End, &[], None).await
 }
 
 async fn send(
     stream: &mut UnixStream,
-    item: &Item,
+    item: &EstateItem,
     raw: &[&[u8]],
     socket: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
@@ -208,10 +208,10 @@ async fn send(
 /// Receives the first item; gives how long the others may take to come.
 pub(super) async fn greeting(stream: &mut UnixStream) -> Result<Duration> {
     match receive(stream).await? {
-        (Item::Hello { version: OLDEST..=VERSION, wait }, ..) => {
+        (EstateItem::Hello { version: OLDEST..=VERSION, wait }, ..) => {
             Ok(Duration::from_secs(wait.min(LONGEST_WAIT)))
         }
-        (Item::Hello { version, .. }, ..) => Err(unreadable(&format!("version {version}"))),
+        (EstateItem::Hello { version, .. }, ..) => Err(unreadable(&format!("version {version}"))),
         _ => Err(unreadable("it does not begin with its version")),
     }
 }
@@ -223,7 +223,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
         let (item, mut raw, socket) = receive(stream).await?;
         let socket = || socket.ok_or_else(|| unreadable("a descriptor is missing"));
         match item {
-            Item::Listener { asked, file } => {
+            EstateItem::Listener { asked, file } => {
                 let mut listener = Listener::from_fd(socket()?)?;
                 if file {
                     listener = listener.take_file();
@@ -231,9 +231,9 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 }
                 estate.listeners.push(Had { asked, listener });
             }
-            Item::Http { asked } => estate.http = Some((asked, socket()?)),
-            Item::Gateway { asked } => estate.gateway = Some((asked, socket()?)),
-            Item::Client {
+            EstateItem::Http { asked } => estate.http = Some((asked, socket()?)),
+            EstateItem::Gateway { asked } => estate.gateway = Some((asked, socket()?)),
+            EstateItem::Client {
                 via,
                 identity,
                 certificate,
@@ -276,14 +276,14 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 };
                 estate.clients.push(Passed { stream: socket()?, session, carrier: None });
             }
-            Item::End => return Ok(estate),
-            Item::Hello { .. } => return Err(unreadable("it begins twice")),
+            EstateItem::End => return Ok(estate),
+            EstateItem::Hello { .. } => return Err(unreadable("it begins twice")),
         }
     }
     Err(unreadable("it does not end"))
 }
 
-async fn receive(stream: &mut UnixStream) -> Result<(Item, Vec<u8>, Option<OwnedFd>)> {
+async fn receive(stream: &mut UnixStream) -> Result<(EstateItem, Vec<u8>, Option<OwnedFd>)> {
     let mut header = [0; HEADER];
     let (mut filled, mut socket) = (0, None);
     while filled < HEADER {

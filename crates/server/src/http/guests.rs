@@ -31,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A listener whose clients have a place.
 pub(crate) struct Guests {
     socket: TcpListener,
-    places: Vec<Arc<Place>>,
+    places: Vec<Arc<GuestPlace>>,
 }
 
 /// A client's place.
-struct Place {
+struct GuestPlace {
     /// When it got something last.
     served: parking_lot::Mutex<Instant>,
     /// When its time began.
@@ -47,13 +47,13 @@ struct Place {
     awaits: AtomicUsize,
 }
 
-impl Place {
+impl GuestPlace {
     fn is_awaiting(&self) -> bool {
         self.awaits.load(SeqCst) > 0
     }
 }
 
-impl ClientPlace for Place {
+impl ClientPlace for GuestPlace {
     fn begin_work(&self) {
         self.awaits.fetch_add(1, SeqCst);
     }
@@ -67,7 +67,7 @@ impl ClientPlace for Place {
 /// A client on its place.
 pub(crate) struct Guest {
     stream: TcpStream,
-    place: Arc<Place>,
+    place: Arc<GuestPlace>,
     /// Ready when it has to leave.
     patience: Pin<Box<dyn Future<Output = io::Error> + Send>>,
     left: bool,
@@ -95,7 +95,7 @@ impl Guests {
             longest.told.store(true, SeqCst);
             longest.leave.notify_one();
         }
-        let place = Arc::new(Place {
+        let place = Arc::new(GuestPlace {
             served: Instant::now().into(),
             since: Instant::now().into(),
             told: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl Guests {
 }
 
 /// Waits until a client has to leave, and says why.
-async fn patience(place: Arc<Place>) -> io::Error {
+async fn patience(place: Arc<GuestPlace>) -> io::Error {
     loop {
         let end = *place.since.lock() + SILENCE;
         tokio::select! {

@@ -6,7 +6,7 @@ use crate::answers::problem;
 use crate::audit::{Actor, Deed};
 use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
 use crate::origin::Origin;
-use crate::running::Running;
+use crate::running::RunningServer;
 use access::TokenRight;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{LOCATION, RETRY_AFTER};
@@ -31,7 +31,7 @@ const LOOKS: usize = 4;
 /// What the handlers share.
 #[derive(Clone)]
 pub(crate) struct HttpApi {
-    running: Arc<Running>,
+    running: Arc<RunningServer>,
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
 }
@@ -50,7 +50,7 @@ struct CarriedOut;
 
 impl HttpApi {
     /// Of a server.
-    pub(crate) fn new(running: &Arc<Running>) -> Self {
+    pub(crate) fn new(running: &Arc<RunningServer>) -> Self {
         let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
         let (changes, looks) = (Arc::new(changes), Arc::new(looks));
         Self { running: Arc::clone(running), changes, looks }
@@ -161,7 +161,7 @@ impl HttpApi {
     }
 
     /// The server.
-    pub(super) fn running(&self) -> Arc<Running> {
+    pub(super) fn running(&self) -> Arc<RunningServer> {
         Arc::clone(&self.running)
     }
 
@@ -262,7 +262,7 @@ fn place(reply: &DiskReply) -> Option<HeaderValue> {
 
 /// Notes requests for changes that are not carried out: without a right, of another origin, or wrong.
 pub(crate) async fn note_refusals(
-    State(running): State<Arc<Running>>,
+    State(running): State<Arc<RunningServer>>,
     mut request: Request,
     next: Next,
 ) -> Response {

@@ -1,6 +1,6 @@
 //! The home's server, as netboot uses it: where machines reach it, its disks, and the kernels on them.
 
-use crate::client::Client;
+use crate::client::ControlClient;
 use crate::status::StatusView;
 use block::{Device, Error, Result};
 use engine::Home;
@@ -25,8 +25,8 @@ pub(super) async fn status(home: &Home) -> Result<StatusView> {
     connect(home).await?.status().await
 }
 
-async fn connect(home: &Home) -> Result<Client> {
-    Client::connect(home)
+async fn connect(home: &Home) -> Result<ControlClient> {
+    ControlClient::connect(home)
         .await?
         .ok_or_else(|| Error::unavailable("the server of the disks does not run"))
 }

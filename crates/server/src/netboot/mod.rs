@@ -59,7 +59,7 @@ pub enum Unknown {
 
 /// How the network boots.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct NetbootOptions {
     /// The interface of the machines' network.
     pub interface: String,
     /// The addresses to hand out, where no other server does.
@@ -89,7 +89,7 @@ pub struct Handing {
 ///
 /// # Errors
 /// When the interface has no address, a port is in use or not allowed, or a file of the home is damaged.
-pub async fn run(home: &Home, options: Options) -> Result<()> {
+pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     let mut signals = Signals::listen()?;
     home.must_exist()?;
     let (address, mask) = interface::address(&options.interface)?;

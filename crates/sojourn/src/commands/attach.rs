@@ -13,8 +13,8 @@ use block::{ByteSize, Error, Result};
 use engine::{Config, Home, devices};
 use nbd::{Address, Uri};
 use serde::Serialize;
-use server::client::Client;
-use server::options::Options;
+use server::client::ControlClient;
+use server::options::ServerOptions;
 use server::{background, brief, daemon, listen};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -212,13 +212,13 @@ pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
     let level = global.log.as_deref().unwrap_or(&config.log.level);
     logging::start(level, global.log_format.map_or(config.log.format, Into::into))?;
     let _completing = config.serve.io.start();
-    let options = Options {
+    let options = ServerOptions {
         config_path: home.config(),
         change_log_level: global.log.is_none().then_some(logging::change),
         http: None,
         gateway: None,
         vhost_user: None,
-        listen: listen::Asked::default(),
+        listen: listen::ListenOptions::default(),
         default_export: None,
         trace: None,
         borrow: None,
@@ -355,7 +355,7 @@ fn must_be_a_peer(args: &Args, own: &Home, home: &Home) -> Result<()> {
 }
 
 /// The process that looks after the disks of a home; it is started if none does.
-async fn process(home: &Home) -> Result<Client> {
+async fn process(home: &Home) -> Result<ControlClient> {
     background::running(home, &PROCESS).await
 }
 
@@ -390,7 +390,7 @@ fn is_missing(store: &str) -> bool {
 
 /// Ends the process of a home, if one runs and nobody uses its disks: the next one reads the configuration.
 async fn restart(home: &Home) -> Result<()> {
-    let Some(client) = Client::connect(home).await? else { return Ok(()) };
+    let Some(client) = ControlClient::connect(home).await? else { return Ok(()) };
     let sessions = client.status().await?.connections;
     if sessions > 0 {
         return Err(Error::conflict(
@@ -398,7 +398,7 @@ async fn restart(home: &Home) -> Result<()> {
              this store are in use; the change is kept for then: detach the clients and repeat the command",
         ));
     }
-    match Client::connect(home).await? {
+    match ControlClient::connect(home).await? {
         Some(client) => background::stop(client).await,
         None => Ok(()),
     }
@@ -416,7 +416,7 @@ impl AttachedName {
 async fn status(own: &Home, output: Output) -> Result<()> {
     let mut views = Vec::new();
     for home in homes::all(own)? {
-        match Client::connect(&home).await? {
+        match ControlClient::connect(&home).await? {
             Some(client) => views.push(client.attach(&AttachRequest::Status).await?),
             None => {
                 let config = Config::load(&home.config())?;

@@ -221,8 +221,8 @@ struct VerifyView {
 /// Carries out a verb. Images need no server: versions never change, and refs are made at once.
 pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()> {
     let what_for = match verb {
-        Image::Verify(_) => engine::Use::Inspection,
-        _ => engine::Use::Command,
+        Image::Verify(_) => engine::StoreUse::Inspection,
+        _ => engine::StoreUse::Command,
     };
     let store = stores::open_for(home, &Config::of(home)?, what_for).await?;
     match verb {

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use engine::Home;
 use netboot::dhcp::leases::AddressRange;
 use netboot::registry::Method;
-use server::netboot::{Handing, Options, Rule, Unknown};
+use server::netboot::{Handing, NetbootOptions, Rule, Unknown};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: &Args, home: &Home) -> Result<()> {
         name_servers: args.dns.clone(),
         lasts: args.lease,
     });
-    let options = Options {
+    let options = NetbootOptions {
         interface: args.interface.clone(),
         dhcp,
         http_port: args.http_port,

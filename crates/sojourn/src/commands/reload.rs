@@ -4,7 +4,7 @@ use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
 use server::api::Reloaded;
-use server::client::Client;
+use server::client::ControlClient;
 use server::remote::RemoteServer;
 
 /// Arguments of `sojourn reload`.
@@ -48,9 +48,9 @@ fn print(reloaded: &Reloaded, output: Output) -> Result<()> {
 ///
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when none runs.
-pub(super) async fn server(home: &Home) -> Result<Client> {
+pub(super) async fn server(home: &Home) -> Result<ControlClient> {
     home.must_exist()?;
-    Client::connect(home).await?.ok_or_else(|| {
+    ControlClient::connect(home).await?.ok_or_else(|| {
         Error::unavailable(format!(
             "no server runs on {}; start one with `sojourn serve`",
             home.dir().display()

@@ -9,10 +9,10 @@ use engine::config::throttle::ThrottleRule;
 use engine::{Config, Home};
 use formats::Format;
 use nbd::Address;
-use server::borrow::shadow::Wanted;
+use server::borrow::shadow::BorrowRequest;
 use server::daemon;
-use server::listen::Asked;
-use server::options::Options;
+use server::listen::ListenOptions;
+use server::options::ServerOptions;
 use server::until::{self, Until};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -207,8 +207,8 @@ impl Args {
     }
 
     /// Where to listen.
-    fn listen(&self) -> Asked {
-        Asked {
+    fn listen(&self) -> ListenOptions {
+        ListenOptions {
             nbd: self.nbd.clone(),
             tls: self.tls.map(Into::into),
             tcp_tls: place::TlsMode::Off,
@@ -219,12 +219,12 @@ impl Args {
         }
     }
 
-    fn options(&self, config_path: PathBuf, log_fixed: bool) -> Options {
-        let http = self.http.map(|address| place::Place {
+    fn options(&self, config_path: PathBuf, log_fixed: bool) -> ServerOptions {
+        let http = self.http.map(|address| place::ConfiguredListener {
             address: address.to_string(),
             tls: self.http_tls.map(Into::into),
         });
-        Options {
+        ServerOptions {
             config_path,
             change_log_level: (!log_fixed).then_some(logging::change),
             http,
@@ -241,10 +241,10 @@ impl Args {
     }
 
     /// What is to be borrowed, if anything.
-    fn wanted(&self) -> Option<Wanted> {
+    fn wanted(&self) -> Option<BorrowRequest> {
         let size = self.borrow_size.filter(|_| self.shadow == Place::Borrowed)?;
         let targets = self.borrow.clone();
-        Some(Wanted { targets, size, nothing_suspended: self.nothing_suspended })
+        Some(BorrowRequest { targets, size, nothing_suspended: self.nothing_suspended })
     }
 }
 

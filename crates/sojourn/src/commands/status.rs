@@ -5,7 +5,7 @@ use crate::output::{Output, Table, fields};
 use block::{ByteSize, Result};
 use engine::Home;
 use serde::Serialize;
-use server::client::Client;
+use server::client::ControlClient;
 use server::remote::RemoteServer;
 use server::status::StatusView;
 
@@ -25,7 +25,7 @@ struct Idle {
 
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
-    match Client::connect(home).await? {
+    match ControlClient::connect(home).await? {
         Some(client) => {
             let status = client.status().await?;
             output.print(&status, || describe(&status))

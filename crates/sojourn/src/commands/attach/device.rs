@@ -8,7 +8,7 @@ use block::{Error, Result};
 use engine::{Home, devices};
 use nbd::{Address, Uri};
 use nbd_device::{Backend, Driver, Netlink, resident, sysfs};
-use server::client::Client;
+use server::client::ControlClient;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::Path;
@@ -40,7 +40,12 @@ fn is_of(index: u32, uri: &Uri) -> Result<bool> {
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when it is another device already; those of asking the process of
 /// the home. A keeper that fails says why itself, and gives its exit code.
-pub(super) async fn bring_up(home: &Home, disk: &str, index: u32, client: Client) -> Result<()> {
+pub(super) async fn bring_up(
+    home: &Home,
+    disk: &str,
+    index: u32,
+    client: ControlClient,
+) -> Result<()> {
     let path = sysfs::path(index).display().to_string();
     let before = devices::of(home, disk)?;
     if let Some(other) = before.as_ref().filter(|other| **other != path) {
@@ -52,7 +57,7 @@ pub(super) async fn bring_up(home: &Home, disk: &str, index: u32, client: Client
     client.attach(&request(Some(path))).await?;
     let connected = connect(home, disk, index).await;
     if !matches!(connected, Ok(Ok(())))
-        && let Some(client) = Client::connect(home).await?
+        && let Some(client) = ControlClient::connect(home).await?
     {
         client.attach(&request(before)).await?;
     }
@@ -88,7 +93,7 @@ async fn connect(home: &Home, disk: &str, index: u32) -> Result<Result<(), i32>>
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when the device is mounted or used otherwise: it stays;
 /// [`Denied`](block::ErrorKind::Denied) without the rights.
-pub(super) async fn take_down(home: &Home, disk: &str, client: Client) -> Result<()> {
+pub(super) async fn take_down(home: &Home, disk: &str, client: ControlClient) -> Result<()> {
     let Some(path) = devices::of(home, disk)? else { return Ok(()) };
     let (index, uri) = (sysfs::index_of(Path::new(&path))?, uri(home, disk)?);
     let mut driver = Netlink::open().await?;
@@ -110,7 +115,7 @@ pub(super) async fn take_down(home: &Home, disk: &str, client: Client) -> Result
     };
     let ended = ended.await;
     if ended.is_err()
-        && let Some(client) = Client::connect(home).await?
+        && let Some(client) = ControlClient::connect(home).await?
     {
         client.attach(&request(Some(path))).await?;
     }
@@ -150,7 +155,9 @@ async fn look(home: &Home, disk: &str, path: &str, is_resident: &mut bool) -> Re
     let index = sysfs::index_of(Path::new(path))?;
     let Some(lock) = devices::lock_keeper(home, disk)? else { return Ok(()) };
     // It may have been taken down since; and before there is a server nobody could connect.
-    if devices::of(home, disk)?.as_deref() != Some(path) || Client::connect(home).await?.is_none() {
+    if devices::of(home, disk)?.as_deref() != Some(path)
+        || ControlClient::connect(home).await?.is_none()
+    {
         return Ok(());
     }
     // The keeper goes on, whoever waits for it.

@@ -4,7 +4,7 @@ use super::up::open_state;
 use crate::output::Output;
 use block::{ByteSize, Error, ErrorKind, Result};
 use engine::Home;
-use server::borrow::control::{Reply, Request, ask};
+use server::borrow::control::{ControlRequest, Reply, ask};
 use server::borrow::kernel::{self, StateRecord};
 use server::borrow::place::recheck_devices;
 use server::borrow::report::{DownRequest, DownView};
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     store::check_name("borrowed disk", &args.name)?;
     let asked = DownRequest { drop_changes: args.drop_changes, discard: args.discard };
-    let view = match ask(home, &args.name, &Request::Down(asked)).await? {
+    let view = match ask(home, &args.name, &ControlRequest::Down(asked)).await? {
         Some(Reply::Down(view)) => view,
         Some(_) => return Err(Error::internal("the borrowed disk gave another answer")),
         None => unmap(args, home).await?,

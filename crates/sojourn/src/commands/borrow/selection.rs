@@ -80,7 +80,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// The same for the server.
-    pub(crate) fn plain(&self) -> server::borrow::selection::Selection {
+    pub(crate) fn plain(&self) -> server::borrow::selection::BorrowSelection {
         let reader = FreeSpaceOptions {
             level: self.proof.map(|proof| match proof {
                 Proof::Fast => Level::Fast,
@@ -89,7 +89,7 @@ impl Selection {
             btrfs: self.btrfs,
             shadow_copies: self.shadow_copies,
         };
-        server::borrow::selection::Selection {
+        server::borrow::selection::BorrowSelection {
             targets: self.targets.clone(),
             policy: BorrowPolicy {
                 want: self.size.and_then(Wanted::bytes),

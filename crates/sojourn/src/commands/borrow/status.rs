@@ -3,7 +3,7 @@
 use crate::output::{Output, Table, fields};
 use block::{ByteSize, Result};
 use engine::Home;
-use server::borrow::control::{Reply, Request, ask, names};
+use server::borrow::control::{ControlRequest, Reply, ask, names};
 use server::borrow::report::StatusView;
 use transient::dm::Mapper;
 
@@ -22,7 +22,7 @@ pub(crate) struct Args {}
 pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     let mut all: Vec<StatusView> = Vec::new();
     for name in names(home)? {
-        match ask(home, &name, &Request::Status).await {
+        match ask(home, &name, &ControlRequest::Status).await {
             Ok(Some(Reply::Status(view))) => all.push(*view),
             // Dead, or on its way out.
             Ok(_) => {}

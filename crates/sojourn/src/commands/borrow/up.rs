@@ -9,11 +9,11 @@ use engine::Home;
 use nbd::{Address, Uri};
 use server::borrow::control::{Paths, directory};
 use server::borrow::find::{self, Amount};
-use server::borrow::kernel::{self, FileSystem, Setup, StateRecord};
-use server::borrow::place::{Place, leave_no_core, lent};
+use server::borrow::kernel::{self, KernelUse, NewFileSystem, StateRecord};
+use server::borrow::place::{BorrowedRoom, leave_no_core, lent};
 use server::borrow::report::StatusView;
-use server::borrow::serve::{self, Options};
-use server::borrow::session::{Carried, Session, complain};
+use server::borrow::serve::{self, BorrowServeOptions};
+use server::borrow::session::{BorrowSession, Carried, complain};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(crate) enum FileSystemKind {
     Xfs,
 }
 
-impl From<FileSystemKind> for FileSystem {
+impl From<FileSystemKind> for NewFileSystem {
     fn from(kind: FileSystemKind) -> Self {
         match kind {
             FileSystemKind::Ext4 => Self::Ext4,
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
         Some(base) => Some(carry(args, base, place.disk())?),
         None => None,
     };
-    let session = Session { name: args.name.clone(), place, carried };
+    let session = BorrowSession { name: args.name.clone(), place, carried };
     match &args.run {
         Some(command) => serve::run_command(session, command).await,
         None => serve(args, paths, session, output).await,
@@ -246,18 +246,20 @@ pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn D
     })
 }
 
-async fn make_place(args: &Args, amount: Amount) -> Result<Place> {
+async fn make_place(args: &Args, amount: Amount) -> Result<BorrowedRoom> {
     let policy = if args.give_up_data { GiveBack::Anything } else { GiveBack::Unwritten };
     match &args.live {
         Some(dir) => match amount.most {
-            Some(size) if size == amount.least => Place::on_host(dir, size, args.floor.0, policy),
+            Some(size) if size == amount.least => {
+                BorrowedRoom::on_host(dir, size, args.floor.0, policy)
+            }
             _ => Err(Error::invalid(
                 "a running system lends an exact size: say --size SIZE, without --at-least",
             )),
         },
         None => {
             let (plan, size) = find::plan(&args.selection.plain(), amount).await?;
-            block::offload(move || Place::on_disks(plan, size)).await
+            block::offload(move || BorrowedRoom::on_disks(plan, size)).await
         }
     }
 }
@@ -309,7 +311,7 @@ async fn map(
     let lent = lent(&plan);
     // What an earlier disk of this name left, when the machine stopped under it.
     StateRecord::remove(home, &args.name)?;
-    let setup = Setup { swap, make: args.mkfs.map(Into::into), mount: args.mount.clone() };
+    let setup = KernelUse { swap, make: args.mkfs.map(Into::into), mount: args.mount.clone() };
     let mapped = kernel::up(&args.name, plan, size, &setup, base.as_deref()).await?;
     if let (Some(source), false, Some(base)) = (&args.state, args.no_write_back, &base)
         && let Err(error) = record(home, args, source, base.size())
@@ -354,14 +356,19 @@ fn must_be_writable(base: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-async fn serve(args: &Args, paths: Paths, session: Session, output: Output) -> Result<ExitCode> {
+async fn serve(
+    args: &Args,
+    paths: Paths,
+    session: BorrowSession,
+    output: Output,
+) -> Result<ExitCode> {
     let addresses = match args.nbd.is_empty() {
         true => vec![Address::unix(&paths.nbd)?],
         false => args.nbd.clone(),
     };
     let uri = addresses.first().map(|address| Uri::new(address.clone(), &args.name).to_string());
     let view = session.status(uri.unwrap_or_default(), 0);
-    let options = Options { paths, addresses, insecure: args.insecure };
+    let options = BorrowServeOptions { paths, addresses, insecure: args.insecure };
     let down = serve::run(session, options, || print(&view, output)).await?;
     complain(&down.checked)?;
     Ok(ExitCode::SUCCESS)

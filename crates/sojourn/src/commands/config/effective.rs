@@ -6,7 +6,7 @@ use block::ByteSize;
 use engine::Config;
 use engine::config::attached::Attach;
 use engine::config::log::LogFormat;
-use engine::config::place::{Place, TlsMode};
+use engine::config::place::{ConfiguredListener, TlsMode};
 use engine::config::throttle::{StallRule, ThrottleRule};
 use engine::config::{Cache, Limits, Log, Pieces, Serve, Tls, Trace};
 use engine::disk_io::DiskIo;
@@ -191,8 +191,8 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
 }
 
 /// A listener, as it is written.
-fn place(place: &Place) -> Value {
-    let Place { address, tls } = place;
+fn place(place: &ConfiguredListener) -> Value {
+    let ConfiguredListener { address, tls } = place;
     match tls {
         None => json!(address),
         Some(tls) => json!({ "address": address, "tls": TlsMode::to_string(tls) }),

@@ -3,7 +3,7 @@
 use super::layout;
 use super::mistakes::Mistake;
 use engine::Config;
-use engine::config::place::{Place, TlsMode};
+use engine::config::place::{ConfiguredListener, TlsMode};
 use nbd::Address;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -51,7 +51,7 @@ pub(super) fn find(config: &Config, text: &str) -> Vec<Mistake> {
             Some(_) => {}
         }
     }
-    if let Some(Place { address, tls }) = &config.serve.http
+    if let Some(ConfiguredListener { address, tls }) = &config.serve.http
         && let Ok(at) = address.parse::<SocketAddr>()
         && !at.ip().is_loopback()
         && tls.unwrap_or_default() != TlsMode::Required

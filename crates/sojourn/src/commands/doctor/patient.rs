@@ -4,9 +4,9 @@ use crate::commands::config::{self, Examined};
 use crate::stores;
 use block::{Error, Result};
 use engine::api::{DiskReply, DiskRequest, ElsewhereView};
-use engine::{Config, Home, Use};
+use engine::{Config, Home, StoreUse};
 use objects::is_remote;
-use server::client::Client;
+use server::client::ControlClient;
 use server::status::StatusView;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -110,14 +110,14 @@ async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 async fn ask(home: &Home) -> Result<Option<StatusView>> {
-    match Client::connect(home).await? {
+    match ControlClient::connect(home).await? {
         Some(client) => client.status().await.map(Some),
         None => Ok(None),
     }
 }
 
 async fn ask_for_disks(home: &Home) -> Result<Vec<ElsewhereView>> {
-    let Some(client) = Client::connect(home).await? else { return Ok(Vec::new()) };
+    let Some(client) = ControlClient::connect(home).await? else { return Ok(Vec::new()) };
     match client.disk(&DiskRequest::Elsewhere).await? {
         DiskReply::Elsewhere(disks) => Ok(disks),
         _ => Err(Error::internal("the server answers something else")),
@@ -126,7 +126,7 @@ async fn ask_for_disks(home: &Home) -> Result<Vec<ElsewhereView>> {
 
 async fn look_at_store(home: &Home, config: &Config) -> Result<StoreLook> {
     let begin = Instant::now();
-    let store = stores::open_for(home, config, Use::Inspection).await?;
+    let store = stores::open_for(home, config, StoreUse::Inspection).await?;
     let opened = begin.elapsed();
     let begin = Instant::now();
     let sessions = sessions::list(&store).await?;

@@ -14,7 +14,7 @@ use model::{Centre, CentreKind, Demand, Network, Profile, ProfileCentre};
 use nbd::Uri;
 use replay::{ReplayPlan, ReplayReport, Script};
 use serde::Serialize;
-use server::client::Client;
+use server::client::ControlClient;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -243,7 +243,7 @@ pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
         .build()
         .map_err(|e| Error::io("cannot start the runtime", e))?;
     runtime.block_on(async {
-        let Some(client) = Client::connect(home).await? else { return Ok(None) };
+        let Some(client) = ControlClient::connect(home).await? else { return Ok(None) };
         let status = client.status().await?;
         let (hits, misses) = (status.cache.hits, status.cache.misses);
         let pieces = status.pieces.map(|pieces| (pieces.hits, pieces.misses));

@@ -15,7 +15,7 @@ struct Published {
 
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let backend = engine::backend(home, &config, engine::Use::Command)?.backend;
+    let backend = engine::backend(home, &config, engine::StoreUse::Command)?.backend;
     let objects = objects::publish::publish(&*backend).await?;
     let done = Published { store: home.store_url(&config.store), objects };
     output.print(&done, || format!("{}: {} objects are listed", done.store, done.objects))

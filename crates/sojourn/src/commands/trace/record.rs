@@ -5,7 +5,7 @@ use crate::remote;
 use block::{ByteSize, Error, ErrorKind, Result};
 use nbd::{Address, ClientOptions, Remote, Uri};
 use server::forward;
-use server::listen::Asked;
+use server::listen::ListenOptions;
 use server::record::RecordingView;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,11 @@ pub(crate) struct Args {
 pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let to = remote::options(&args.to)?;
     must_answer(&args.to, to.clone()).await?;
-    let asked = Asked { nbd: args.listen.clone(), insecure: args.insecure, ..Asked::default() };
+    let asked = ListenOptions {
+        nbd: args.listen.clone(),
+        insecure: args.insecure,
+        ..ListenOptions::default()
+    };
     let (served, view) =
         forward::record(&args.to, to, &asked, args.out.clone(), args.limit.0).await?;
     let code = served?;

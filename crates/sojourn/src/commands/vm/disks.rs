@@ -6,10 +6,10 @@ use super::sharing::{LastUse, ServerUse};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest};
-use engine::{Config, Engine, Home, Use, verbs};
+use engine::{Config, Engine, Home, StoreUse, verbs};
 use server::api::DrainRequest;
 use server::background;
-use server::client::Client;
+use server::client::ControlClient;
 use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
@@ -43,10 +43,10 @@ const STEP: Duration = Duration::from_millis(20);
 /// # Errors
 /// Those of the verb.
 pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> {
-    if let Some(client) = Client::connect(home).await? {
+    if let Some(client) = ControlClient::connect(home).await? {
         return client.disk(&request).await;
     }
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     perform(&engine, request).await
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> 
 /// # Errors
 /// Those of the verb.
 async fn ask_or(home: &Home, engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
-    match Client::connect(home).await? {
+    match ControlClient::connect(home).await? {
         Some(client) => client.disk(&request).await,
         None => perform(engine, request).await,
     }
@@ -203,13 +203,13 @@ impl DiskServer {
 
     /// Waits until the server of the home has ended, and has one come up.
     async fn replace_once_ended(&self) -> Result<()> {
-        if let Some(client) = Client::connect(&self.home).await? {
+        if let Some(client) = ControlClient::connect(&self.home).await? {
             let process = client.process()?;
             drop(client);
             has_ended(process).await?;
             // Who started it, such as systemd, may start it again, and one that handed over has a successor.
             sleep(AGAIN).await;
-            if Client::connect(&self.home).await?.is_some() {
+            if ControlClient::connect(&self.home).await?.is_some() {
                 return Ok(());
             }
             tracing::warn!("the server of the machine's disk has ended; another one is started");
@@ -262,7 +262,7 @@ impl DiskServer {
             Ok(Ok(false)) => {
                 // One that was to replace another one, and has not come up.
                 if let Some(mut own) = own.into_inner()
-                    && matches!(Client::connect(&home).await, Ok(None))
+                    && matches!(ControlClient::connect(&home).await, Ok(None))
                 {
                     let _ = own.kill().and_then(|()| own.wait());
                 }
@@ -274,7 +274,7 @@ impl DiskServer {
             Err(_) => tracing::warn!("the server that was started for machines does not answer"),
         }
         let until = Instant::now() + ENDS;
-        while matches!(Client::connect(&home).await, Ok(Some(_))) && Instant::now() < until {
+        while matches!(ControlClient::connect(&home).await, Ok(Some(_))) && Instant::now() < until {
             sleep(STEP).await;
         }
         last.forget_ended();
@@ -289,7 +289,7 @@ impl DiskServer {
 async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
     let until = Instant::now() + GOODBYE;
     loop {
-        let Some(client) = Client::connect(home).await? else { return Ok(false) };
+        let Some(client) = ControlClient::connect(home).await? else { return Ok(false) };
         let status = client.status().await?;
         if !last.started(status.pid) {
             return Ok(false);
@@ -305,7 +305,7 @@ async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
         }
         sleep(STEP).await;
     }
-    let Some(client) = Client::connect(home).await? else { return Ok(false) };
+    let Some(client) = ControlClient::connect(home).await? else { return Ok(false) };
     client.drain(&DrainRequest { seconds: None, to_successor: false }).await?;
     Ok(true)
 }
@@ -433,7 +433,7 @@ async fn come_up(
         ))
     };
     let mut again = Instant::now();
-    while Client::connect(home).await?.is_none() {
+    while ControlClient::connect(home).await?.is_none() {
         match own.as_mut().map(Child::try_wait) {
             None if Instant::now() >= again => {
                 let mut child = spawn(home, log)?;

@@ -12,7 +12,7 @@ use ::vm::machine::{MachineHost, MachineOrigin, TRIES_AGAIN};
 use ::vm::packing::{KeptReport, ParcelReport};
 use ::vm::{Parcel, PendingSuspension, RunningMachine};
 use block::{Error, ErrorKind, Result};
-use engine::{Config, Engine, Home, Use, world};
+use engine::{Config, Engine, Home, StoreUse, world};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,7 +216,7 @@ impl HomeOpened {
     async fn open(args: &Keep, home: &Home, folder: &MachineFolder) -> Result<Self> {
         let config = Config::of(home)?;
         // As patient as a server: a guest whose memory cannot be had cannot go on.
-        let engine = Engine::open(home, &config, Use::Keeper).await?;
+        let engine = Engine::open(home, &config, StoreUse::Keeper).await?;
         let parcel = match &args.parcel {
             Some(name) => Some(Parcel::find(&engine.store, name).await?),
             None => None,

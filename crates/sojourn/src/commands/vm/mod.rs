@@ -48,7 +48,7 @@ use block::{ByteSize, Error, ErrorKind, Result};
 use clap::Subcommand;
 use engine::api::DiskRequest;
 use engine::world;
-use engine::{Config, Engine, Home, Use, open_store};
+use engine::{Config, Engine, Home, StoreUse, open_store};
 use folder::MachineFolder;
 use keeper::KeepFor;
 use std::path::{Path, PathBuf};
@@ -430,7 +430,7 @@ async fn start(args: &Start, home: &Home, output: Output) -> Result<()> {
     }
     folder.must_not_run()?;
     let bar = Bar::waiting("starting");
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     if !args.fresh
         && let Some(parcel) = Parcel::newest(&engine.store, name).await?
         && disks::is_of(home, &engine, &parcel).await?
@@ -502,7 +502,7 @@ async fn resume_parcel(
 ) -> Result<()> {
     let machine = folder.name();
     until_gone(folder).await?;
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, &args.name).await?;
     if !trust_arguments {
         must_be_trusted(&parcel, folder)?;

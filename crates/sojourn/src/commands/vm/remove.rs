@@ -11,12 +11,12 @@ use ::vm::claim::ClaimState;
 use ::vm::{Parcel, RunClaim};
 use block::{Error, ErrorKind, Result};
 use engine::api::DiskRequest;
-use engine::{Config, Engine, Home, Use};
+use engine::{Config, Engine, Home, StoreUse};
 use store::Store;
 
 /// `sojourn vm remove`.
 pub(super) async fn run(args: &Remove, home: &Home, output: Output) -> Result<()> {
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let store = &engine.store;
     interrupt::remember(store);
     match args.name.split_once('@') {

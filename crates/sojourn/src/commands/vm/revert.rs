@@ -10,7 +10,7 @@ use ::vm::{Parcel, PendingSuspension, RunClaim};
 use block::lock::LockFile;
 use block::{Error, Result};
 use engine::api::DiskRequest;
-use engine::{Config, Engine, Home, Use};
+use engine::{Config, Engine, Home, StoreUse};
 
 /// Makes the disk of a machine that does not run what it was in a parcel.
 ///
@@ -18,7 +18,7 @@ use engine::{Config, Engine, Home, Use};
 /// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; those of the store,
 /// the server and the file system.
 pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<()> {
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, name).await?;
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
     disks::must_not_be_pending(home, &folder).await?;
@@ -74,7 +74,7 @@ pub(super) async fn end_keeper(folder: &MachineFolder) -> Result<Option<LockFile
 /// else has the machine or its disk; those of the store, the server and the file system.
 pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<()> {
     store::check_name("machine", name)?;
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let store = &engine.store;
     let folder = MachineFolder::of(home, name)?;
     folder.must_not_be_newer()?;

@@ -11,7 +11,7 @@ use ::vm::claim::ClaimState;
 use ::vm::{GuestClock, RunClaim};
 use ::vm::{MachineSpec, Parcel};
 use block::{ByteSize, Error, ErrorKind, Result};
-use engine::{Config, Engine, Home, Use};
+use engine::{Config, Engine, Home, StoreUse};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -203,7 +203,7 @@ fn pending(view: &PendingView) -> String {
 
 /// All machines of the home and the store, by name.
 async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let store = engine.store.clone();
     let (parcels, damaged) = Parcel::list(&store, only).await?;
     let mut found: BTreeMap<String, MachineView> = BTreeMap::new();
