@@ -3,8 +3,8 @@
 //! that follow. Every reply's cookie, error and content is checked.
 
 use crate::content;
-use crate::place::Place;
-use crate::wire::{self, Request};
+use crate::place::Endpoint;
+use crate::wire::{self, RequestHeader};
 use anyhow::{Context, Result, bail, ensure};
 use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -37,7 +37,7 @@ pub(crate) struct Job {
 
 /// What one connection did.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ConnectionResult {
     /// Requests answered before the window's end.
     pub(crate) in_window: u64,
     /// The window's end, or when the last request was answered if they ran out before.
@@ -48,8 +48,8 @@ pub(crate) struct Tally {
 
 /// What connections did together since `start`, in requests per second, up to the end of the last of them:
 /// where they run out of requests, a server that serves one after the other is no quicker for it.
-pub(crate) fn rate<'a>(start: Instant, tallies: impl Iterator<Item = &'a Tally>) -> f64 {
-    let both = |(count, end): (u64, Option<Instant>), tally: &Tally| {
+pub(crate) fn rate<'a>(start: Instant, tallies: impl Iterator<Item = &'a ConnectionResult>) -> f64 {
+    let both = |(count, end): (u64, Option<Instant>), tally: &ConnectionResult| {
         (count + tally.in_window, end.max(tally.end))
     };
     let (count, end) = tallies.fold((0, None), both);
@@ -58,28 +58,28 @@ pub(crate) fn rate<'a>(start: Instant, tallies: impl Iterator<Item = &'a Tally>)
 }
 
 /// A connection in the transmission phase.
-pub(crate) struct Connection {
-    stream: Stream,
+pub(crate) struct BenchConnection {
+    stream: ClientStream,
     size: u64,
 }
 
 /// What carries it.
-enum Stream {
+enum ClientStream {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Encrypted(Box<StreamOwned<ClientConnection, Buffered>>),
+    Encrypted(Box<StreamOwned<ClientConnection, BufferedSocket>>),
 }
 
 /// A socket that is received from in large pieces, for the TLS library, which asks for 4 KiB at a time.
-struct Buffered(BufReader<TcpStream>);
+struct BufferedSocket(BufReader<TcpStream>);
 
-impl Read for Buffered {
+impl Read for BufferedSocket {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }
 }
 
-impl Write for Buffered {
+impl Write for BufferedSocket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.get_mut().write(buf)
     }
@@ -93,7 +93,7 @@ impl Write for Buffered {
     }
 }
 
-impl Read for Stream {
+impl Read for ClientStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.read(buf),
@@ -103,7 +103,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for ClientStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.write(buf),
@@ -128,22 +128,22 @@ impl Write for Stream {
     }
 }
 
-impl Connection {
+impl BenchConnection {
     /// Connects to `socket` and chooses `export`.
     pub(crate) fn open(socket_path: &Path, export: &str) -> Result<Self> {
-        Self::agree(Stream::Unix(dial(socket_path)?), export)
+        Self::agree(ClientStream::Unix(dial(socket_path)?), export)
     }
 
     /// Connects over TCP and chooses `export`. The server may be silent for `patience`.
     pub(crate) fn open_tcp(address: SocketAddr, export: &str, patience: Duration) -> Result<Self> {
-        Self::agree(Stream::Tcp(dial_tcp(address, patience)?), export)
+        Self::agree(ClientStream::Tcp(dial_tcp(address, patience)?), export)
     }
 
     /// Connects to a server wherever it listens, and chooses `export`.
-    pub(crate) fn open_at(place: &Place, export: &str) -> Result<Self> {
+    pub(crate) fn open_at(place: &Endpoint, export: &str) -> Result<Self> {
         match place {
-            Place::Unix(path) => Self::open(path, export),
-            Place::Tcp(address) => Self::open_tcp(*address, export, PATIENCE),
+            Endpoint::Unix(path) => Self::open(path, export),
+            Endpoint::Tcp(address) => Self::open_tcp(*address, export, PATIENCE),
         }
     }
 
@@ -165,13 +165,13 @@ impl Connection {
         ensure!(wire::u32_at(&head, 12) == wire::REPLY_ACK, "the server does not encrypt");
         let name = "localhost".try_into().context("the server's name")?;
         let session = ClientConnection::new(config, name).context("TLS")?;
-        let stream = Buffered(BufReader::with_capacity(RECEIVED, stream));
-        let mut stream = Stream::Encrypted(Box::new(StreamOwned::new(session, stream)));
+        let stream = BufferedSocket(BufReader::with_capacity(RECEIVED, stream));
+        let mut stream = ClientStream::Encrypted(Box::new(StreamOwned::new(session, stream)));
         let size = choose(&mut stream, None, export).context("handshake failed")?;
         Ok(Self { stream, size })
     }
 
-    fn agree(mut stream: Stream, export: &str) -> Result<Self> {
+    fn agree(mut stream: ClientStream, export: &str) -> Result<Self> {
         let size = greet(&mut stream)
             .and_then(|flags| choose(&mut stream, Some(flags), export))
             .context("handshake failed")?;
@@ -190,8 +190,8 @@ impl Connection {
         job: Job,
         until: Option<Instant>,
         mut next: impl FnMut() -> Option<u64>,
-    ) -> Result<Tally> {
-        let mut flight = Flight::new(job);
+    ) -> Result<ConnectionResult> {
+        let mut flight = RequestsInFlight::new(job);
         let start = Instant::now();
         for slot in 0..job.depth {
             match next() {
@@ -199,7 +199,7 @@ impl Connection {
                 None => break,
             }
         }
-        let mut tally = Tally::default();
+        let mut tally = ConnectionResult::default();
         let mut input = vec![0; (256 << 10).max(4 * (job.bytes + wire::REPLY))];
         let reply = wire::REPLY + if job.writes { 0 } else { job.bytes };
         let (mut from, mut to) = (0, 0);
@@ -244,7 +244,7 @@ impl Connection {
     pub(crate) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let length = u32::try_from(buffer.len()).context("a read is too long")?;
         let mut bytes = [0; wire::REQUEST];
-        Request { kind: wire::READ, cookie: 0, offset, length }.encode(&mut bytes);
+        RequestHeader { kind: wire::READ, cookie: 0, offset, length }.encode(&mut bytes);
         self.stream.write_all(&bytes).context("cannot send")?;
         let mut reply = [0; wire::REPLY];
         self.stream.read_exact(&mut reply).context("no reply")?;
@@ -255,7 +255,7 @@ impl Connection {
     /// Asks for everything answered so far to be made durable, and waits for that.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let mut bytes = [0; wire::REQUEST];
-        Request { kind: wire::FLUSH, cookie: 0, offset: 0, length: 0 }.encode(&mut bytes);
+        RequestHeader { kind: wire::FLUSH, cookie: 0, offset: 0, length: 0 }.encode(&mut bytes);
         self.stream.write_all(&bytes).context("cannot send")?;
         let mut reply = [0; wire::REPLY];
         self.stream.read_exact(&mut reply).context("no reply")?;
@@ -265,7 +265,8 @@ impl Connection {
     /// Says goodbye, so that a server which logs lost connections has nothing to log.
     pub(crate) fn close(mut self) {
         let mut bytes = [0; wire::REQUEST];
-        Request { kind: wire::DISCONNECT, cookie: 0, offset: 0, length: 0 }.encode(&mut bytes);
+        RequestHeader { kind: wire::DISCONNECT, cookie: 0, offset: 0, length: 0 }
+            .encode(&mut bytes);
         // A server that is gone already needs no goodbye.
         let _ = self.stream.write_all(&bytes);
     }
@@ -290,29 +291,30 @@ fn dial_tcp(address: SocketAddr, patience: Duration) -> Result<TcpStream> {
 }
 
 /// The requests in flight of one connection.
-struct Flight {
+struct RequestsInFlight {
     job: Job,
     /// Header and payload of each slot, one after the other.
     frames: Vec<u8>,
     frame: usize,
-    slots: Vec<Slot>,
+    slots: Vec<RequestSlot>,
     /// Slots whose frames are to be sent.
     ready: Vec<usize>,
     in_flight: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct RequestSlot {
     /// The request's number times the depth plus the slot: no two requests share a cookie.
     cookie: u64,
     offset: u64,
     sent: Option<Instant>,
 }
 
-impl Flight {
+impl RequestsInFlight {
     fn new(job: Job) -> Self {
         let frame = wire::REQUEST + if job.writes { job.bytes } else { 0 };
-        let slots = (0..job.depth).map(|slot| Slot { cookie: slot as u64, offset: 0, sent: None });
+        let slots =
+            (0..job.depth).map(|slot| RequestSlot { cookie: slot as u64, offset: 0, sent: None });
         Self {
             job,
             frames: vec![0x5a; frame * job.depth],
@@ -331,7 +333,7 @@ impl Flight {
         let kind = if self.job.writes { wire::WRITE } else { wire::READ };
         let length = self.job.bytes as u32;
         let bytes = &mut self.frames[slot * self.frame..][..self.frame];
-        Request { kind, cookie: entry.cookie, offset, length }.encode(bytes);
+        RequestHeader { kind, cookie: entry.cookie, offset, length }.encode(bytes);
         content::stamp(&mut bytes[wire::REQUEST..], offset);
         self.ready.push(slot);
         self.in_flight += 1;
@@ -435,7 +437,7 @@ mod tests {
 
     const SIZE: u64 = 64 << 20;
 
-    fn connection(alter: impl FnOnce(&mut Vec<u8>)) -> Connection {
+    fn connection(alter: impl FnOnce(&mut Vec<u8>)) -> BenchConnection {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("raw.sock");
         let mut memory = raw::memory(SIZE);
@@ -446,7 +448,7 @@ mod tests {
             // Ends with the client's goodbye or disappearance.
             let _ = raw::serve_one(stream, &memory);
         });
-        Connection::open(&path, "any").unwrap()
+        BenchConnection::open(&path, "any").unwrap()
     }
 
     fn offsets(bytes: u64, count: u64) -> impl FnMut() -> Option<u64> {
@@ -484,10 +486,10 @@ mod tests {
     #[test]
     fn clients_that_are_served_one_after_the_other_have_the_rate_of_one() {
         let start = Instant::now();
-        let tally = |in_window, seconds| Tally {
+        let tally = |in_window, seconds| ConnectionResult {
             in_window,
             end: Some(start + Duration::from_secs(seconds)),
-            ..Tally::default()
+            ..ConnectionResult::default()
         };
         assert_eq!(rate(start, [tally(100, 1), tally(100, 2)].iter()), 100.0);
         assert_eq!(rate(start, [tally(100, 1), tally(100, 1)].iter()), 200.0);

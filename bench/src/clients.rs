@@ -1,7 +1,7 @@
 //! Many clients: how soon all of those are served that connect in the same instant, and what they take
 //! of the server's memory.
 
-use crate::client::{Connection, Job};
+use crate::client::{BenchConnection, Job};
 use crate::content::{GRAIN, check, write_image};
 use crate::home::{Home, Serving};
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +40,7 @@ const REST: Duration = Duration::from_secs(6);
 
 /// Everything that a run found.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct ClientsReport {
     format: u32,
     storms: Vec<Storm>,
     cache_bytes: u64,
@@ -65,7 +65,7 @@ struct Storm {
     last_ms: f64,
 }
 
-impl Report {
+impl ClientsReport {
     /// Whether all limits are kept.
     pub(crate) fn all_reached(&self) -> bool {
         self.verdicts().iter().all(|(reached, _)| *reached)
@@ -115,7 +115,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ClientsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for storm in &self.storms {
             writeln!(
@@ -134,7 +134,7 @@ impl fmt::Display for Report {
 }
 
 /// Measures all of it.
-pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<Report> {
+pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<ClientsReport> {
     let limit = getrlimit(Resource::Nofile);
     // With fewer descriptors the last storm says what is missing.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -156,8 +156,8 @@ pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<Report> {
         let _serving = home.serve(&configuration, Some(address))?;
         // As many as there are disks have one each; more than that share the image.
         storms.push(connect_all(clients, |number| match number < WORKING {
-            true if clients == WORKING => Target { address, export: format!("d{number}") },
-            _ => Target { address, export: "golden:1".to_owned() },
+            true if clients == WORKING => ServedExport { address, export: format!("d{number}") },
+            _ => ServedExport { address, export: "golden:1".to_owned() },
         })?);
     }
     let serving = home.serve(&configuration, None)?;
@@ -174,7 +174,7 @@ pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<Report> {
     let grown = serving.memory().saturating_sub(before);
     let threads = serving.threads();
     drop(idle);
-    Ok(Report {
+    Ok(ClientsReport {
         format: 1,
         storms,
         cache_bytes: CACHE,
@@ -188,7 +188,7 @@ pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<Report> {
     })
 }
 
-struct Target {
+struct ServedExport {
     address: SocketAddr,
     export: String,
 }
@@ -198,12 +198,12 @@ fn free_port() -> Result<SocketAddr> {
 }
 
 /// Connects all in the same instant; each reads 4 KiB, and stays until all have.
-fn connect_all(clients: usize, target: impl Fn(usize) -> Target) -> Result<Storm> {
+fn connect_all(clients: usize, target: impl Fn(usize) -> ServedExport) -> Result<Storm> {
     let (gate, waiting) = (RwLock::new(Instant::now()), AtomicUsize::new(0));
-    let each = |target: &Target| -> Result<(Connection, Duration)> {
+    let each = |target: &ServedExport| -> Result<(BenchConnection, Duration)> {
         waiting.fetch_add(1, Ordering::Relaxed);
         let instant = *gate.read().unwrap_or_else(PoisonError::into_inner);
-        let mut connection = Connection::open_tcp(target.address, &target.export, PATIENCE)?;
+        let mut connection = BenchConnection::open_tcp(target.address, &target.export, PATIENCE)?;
         let mut buffer = vec![0; GRAIN];
         connection.read(0, &mut buffer)?;
         let took = instant.elapsed();

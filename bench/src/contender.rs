@@ -1,9 +1,9 @@
 //! The servers that are measured, and how each is started on a private socket and private files.
 
-use crate::client::Connection;
+use crate::client::BenchConnection;
 use crate::content;
 use crate::load::{MOST_CLIENTS, read_all};
-use crate::place::Place;
+use crate::place::Endpoint;
 use crate::process::Tree;
 use crate::tool::{find, run};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -44,11 +44,11 @@ pub(crate) struct Contender {
     pub(crate) role: Role,
     /// What is served, in a few words.
     pub(crate) what: &'static str,
-    kind: Kind,
+    kind: ContenderKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ContenderKind {
     Raw,
     SojournFile,
     SojournDisk,
@@ -62,39 +62,70 @@ enum Kind {
 /// The same servers as ours, of another build (`--before`): each beside the one of ours that it is
 /// compared with.
 const BEFORE: [(&str, Contender); 3] = [
-    ("sojourn-file", contender("before-file", Role::Before, Kind::SojournFile, ALL[1].what)),
-    ("sojourn-disk", contender("before-disk", Role::Before, Kind::SojournDisk, ALL[2].what)),
+    (
+        "sojourn-file",
+        contender("before-file", Role::Before, ContenderKind::SojournFile, ALL[1].what),
+    ),
+    (
+        "sojourn-disk",
+        contender("before-disk", Role::Before, ContenderKind::SojournDisk, ALL[2].what),
+    ),
     (
         "sojourn-private",
-        contender("before-private", Role::Before, Kind::SojournPrivate, ALL[3].what),
+        contender("before-private", Role::Before, ContenderKind::SojournPrivate, ALL[3].what),
     ),
 ];
 
-const fn contender(name: &'static str, role: Role, kind: Kind, what: &'static str) -> Contender {
+const fn contender(
+    name: &'static str,
+    role: Role,
+    kind: ContenderKind,
+    what: &'static str,
+) -> Contender {
     Contender { name, role, what, kind }
 }
 
 /// Everybody, in the order of the tables.
 pub(crate) const ALL: [Contender; 9] = [
-    contender("raw", Role::Limit, Kind::Raw, "ping-pong of the same messages, from memory"),
-    contender("sojourn-file", Role::Ours, Kind::SojournFile, "a raw file (--file)"),
-    contender("sojourn-disk", Role::Ours, Kind::SojournDisk, "one disk from an imported image"),
+    contender(
+        "raw",
+        Role::Limit,
+        ContenderKind::Raw,
+        "ping-pong of the same messages, from memory",
+    ),
+    contender("sojourn-file", Role::Ours, ContenderKind::SojournFile, "a raw file (--file)"),
+    contender(
+        "sojourn-disk",
+        Role::Ours,
+        ContenderKind::SojournDisk,
+        "one disk from an imported image",
+    ),
     contender(
         "sojourn-private",
         Role::Ours,
-        Kind::SojournPrivate,
+        ContenderKind::SojournPrivate,
         "a disk for each client, all from one imported image",
     ),
-    contender("nbdkit-file", Role::Peer, Kind::Nbdkit, "a raw file"),
-    contender("nbd-server", Role::Peer, Kind::NbdServer { copy_on_write: false }, "a raw file"),
+    contender("nbdkit-file", Role::Peer, ContenderKind::Nbdkit, "a raw file"),
+    contender(
+        "nbd-server",
+        Role::Peer,
+        ContenderKind::NbdServer { copy_on_write: false },
+        "a raw file",
+    ),
     contender(
         "nbd-server-cow",
         Role::Peer,
-        Kind::NbdServer { copy_on_write: true },
+        ContenderKind::NbdServer { copy_on_write: true },
         "copyonwrite: a private layer for each connection, lost with it",
     ),
-    contender("qemu-nbd-raw", Role::Peer, Kind::QemuRaw, "a raw file"),
-    contender("qemu-nbd-qcow2", Role::Peer, Kind::QemuQcow2, "one qcow2 overlay over a raw file"),
+    contender("qemu-nbd-raw", Role::Peer, ContenderKind::QemuRaw, "a raw file"),
+    contender(
+        "qemu-nbd-qcow2",
+        Role::Peer,
+        ContenderKind::QemuQcow2,
+        "one qcow2 overlay over a raw file",
+    ),
 ];
 
 impl Contender {
@@ -106,23 +137,25 @@ impl Contender {
     /// The program it needs.
     fn program(&self) -> &'static str {
         match self.kind {
-            Kind::Raw => "sojourn-bench",
-            Kind::SojournFile | Kind::SojournDisk | Kind::SojournPrivate => "sojourn",
-            Kind::Nbdkit => "nbdkit",
-            Kind::NbdServer { .. } => "nbd-server",
-            Kind::QemuRaw | Kind::QemuQcow2 => "qemu-nbd",
+            ContenderKind::Raw => "sojourn-bench",
+            ContenderKind::SojournFile
+            | ContenderKind::SojournDisk
+            | ContenderKind::SojournPrivate => "sojourn",
+            ContenderKind::Nbdkit => "nbdkit",
+            ContenderKind::NbdServer { .. } => "nbd-server",
+            ContenderKind::QemuRaw | ContenderKind::QemuQcow2 => "qemu-nbd",
         }
     }
 
     /// Its program's version, or why it cannot run here; `sojourn` is our binary.
     pub(crate) fn version(&self, sojourn: &Path) -> Result<String> {
         let (program, flag) = match self.kind {
-            Kind::Raw => return Ok(env!("CARGO_PKG_VERSION").to_owned()),
-            Kind::SojournFile | Kind::SojournDisk | Kind::SojournPrivate => {
-                (sojourn.to_owned(), "--version")
-            }
-            Kind::NbdServer { .. } => (find(self.program())?, "-V"),
-            Kind::QemuQcow2 => {
+            ContenderKind::Raw => return Ok(env!("CARGO_PKG_VERSION").to_owned()),
+            ContenderKind::SojournFile
+            | ContenderKind::SojournDisk
+            | ContenderKind::SojournPrivate => (sojourn.to_owned(), "--version"),
+            ContenderKind::NbdServer { .. } => (find(self.program())?, "-V"),
+            ContenderKind::QemuQcow2 => {
                 find("qemu-img")?;
                 (find(self.program())?, "--version")
             }
@@ -142,18 +175,18 @@ impl Contender {
     }
 
     /// Starts it; returns when it serves and its disk was read once.
-    pub(crate) fn start(&self, bench: &Bench) -> Result<Server> {
+    pub(crate) fn start(&self, bench: &Bench) -> Result<RunningContender> {
         self.start_with(bench, &[])
     }
 
     /// The same, with more on its command line.
-    pub(crate) fn start_with(&self, bench: &Bench, more: &[&OsStr]) -> Result<Server> {
+    pub(crate) fn start_with(&self, bench: &Bench, more: &[&OsStr]) -> Result<RunningContender> {
         let dir = bench.dir.join(format!("{}-{}", self.name, bench.starts.get()));
         bench.starts.set(bench.starts.get() + 1);
         fs::create_dir(&dir)?;
         let place = match bench.tcp {
-            true => Place::free_tcp().context("no TCP on this machine")?,
-            false => Place::Unix(dir.join("nbd.sock")),
+            true => Endpoint::free_tcp().context("no TCP on this machine")?,
+            false => Endpoint::Unix(dir.join("nbd.sock")),
         };
         let launch = self.launch(bench, &dir, &place)?;
         let log_path = dir.join("log");
@@ -164,7 +197,8 @@ impl Contender {
         let child = command.spawn().with_context(|| format!("cannot run {:?}", command))?;
         let tree = Tree::new(child.id());
         let left = Left { dir, commands: launch.undo };
-        let mut server = Server { child, tree, place, exports: launch.exports, _left: left };
+        let mut server =
+            RunningContender { child, tree, place, exports: launch.exports, _left: left };
         server
             .await_ready(launch.pid_file.as_deref())
             .and_then(|()| read_all(&server.place, &server.export(0), bench.size))
@@ -172,27 +206,27 @@ impl Contender {
         Ok(server)
     }
 
-    fn launch(&self, bench: &Bench, dir: &Path, place: &Place) -> Result<Launch> {
+    fn launch(&self, bench: &Bench, dir: &Path, place: &Endpoint) -> Result<Launch> {
         let (mut pid_file, mut undo) = (None, Vec::new());
         let mut exports = Exports::Same(String::new());
         let command = match self.kind {
-            Kind::Raw => {
+            ContenderKind::Raw => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.arg("raw-server").arg(place.to_string()).arg(bench.size.to_string());
                 command
             }
-            Kind::SojournFile => {
+            ContenderKind::SojournFile => {
                 let mut command = Command::new(&bench.sojourn);
                 command.arg("--home").arg(dir.join("home")).arg("serve");
                 command.arg("--nbd").arg(nbd_address(place));
                 command.arg("--file").arg(bench.plain("sojourn")?);
                 command
             }
-            Kind::SojournDisk | Kind::SojournPrivate => {
+            ContenderKind::SojournDisk | ContenderKind::SojournPrivate => {
                 let home = bench.home()?;
                 // A disk of each round's own: none has been written to.
                 let stem = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let count = if self.kind == Kind::SojournDisk { 1 } else { MOST_CLIENTS };
+                let count = if self.kind == ContenderKind::SojournDisk { 1 } else { MOST_CLIENTS };
                 for index in 0..count {
                     let name = format!("{stem}-{index}");
                     run(bench.command().args(["disk", "create", &name, "--from", IMAGE]))?;
@@ -209,12 +243,12 @@ impl Contender {
                 command.arg("--nbd").arg(nbd_address(place));
                 command
             }
-            Kind::Nbdkit => {
+            ContenderKind::Nbdkit => {
                 let mut command = Command::new("nbdkit");
                 command.arg("--foreground");
                 match place {
-                    Place::Unix(path) => command.arg("--unix").arg(path),
-                    Place::Tcp(at) => command.args([
+                    Endpoint::Unix(path) => command.arg("--unix").arg(path),
+                    Endpoint::Tcp(at) => command.args([
                         "--ipaddr",
                         &at.ip().to_string(),
                         "--port",
@@ -224,7 +258,7 @@ impl Contender {
                 command.arg("file").arg(bench.plain("nbdkit")?);
                 command
             }
-            Kind::NbdServer { copy_on_write } => {
+            ContenderKind::NbdServer { copy_on_write } => {
                 let export =
                     if copy_on_write { bench.image.clone() } else { bench.plain("nbd-server")? };
                 let config = dir.join("config");
@@ -237,19 +271,19 @@ impl Contender {
                 pid_file = Some(pid);
                 command
             }
-            Kind::QemuRaw | Kind::QemuQcow2 => {
+            ContenderKind::QemuRaw | ContenderKind::QemuQcow2 => {
                 let mut command = Command::new("qemu-nbd");
                 command.args(["--persistent", "--shared", "0"]);
                 match place {
-                    Place::Unix(path) => command.arg("--socket").arg(path),
-                    Place::Tcp(at) => command.args([
+                    Endpoint::Unix(path) => command.arg("--socket").arg(path),
+                    Endpoint::Tcp(at) => command.args([
                         "--bind",
                         &at.ip().to_string(),
                         "--port",
                         &at.port().to_string(),
                     ]),
                 };
-                if self.kind == Kind::QemuRaw {
+                if self.kind == ContenderKind::QemuRaw {
                     command.args(["--format", "raw"]).arg(bench.plain("qemu")?);
                 } else {
                     let overlay = dir.join("overlay.qcow2");
@@ -357,10 +391,10 @@ impl Bench {
 }
 
 /// A running server. Dropping it stops it, and deletes what was made for it.
-pub(crate) struct Server {
+pub(crate) struct RunningContender {
     child: Child,
     tree: Tree,
-    place: Place,
+    place: Endpoint,
     exports: Exports,
     // Dropped when the server has ended.
     _left: Left,
@@ -383,9 +417,9 @@ impl Drop for Left {
     }
 }
 
-impl Server {
+impl RunningContender {
     /// Where it listens.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Endpoint {
         &self.place
     }
 
@@ -421,7 +455,7 @@ impl Server {
             } else if let Some(status) = ended {
                 bail!("it ended ({status})");
             }
-            let error = match Connection::open_at(&self.place, &self.export(0)) {
+            let error = match BenchConnection::open_at(&self.place, &self.export(0)) {
                 Ok(connection) if self.alive() => {
                     connection.close();
                     return Ok(());
@@ -435,7 +469,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RunningContender {
     fn drop(&mut self) {
         self.tree.refresh();
         let signal = |pid: &u32, signal: Signal| {
@@ -459,22 +493,22 @@ impl Drop for Server {
     }
 }
 
-fn nbd_address(place: &Place) -> String {
+fn nbd_address(place: &Endpoint) -> String {
     match place {
-        Place::Unix(path) => format!("unix:{}", path.display()),
-        Place::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => format!("unix:{}", path.display()),
+        Endpoint::Tcp(address) => address.to_string(),
     }
 }
 
-fn nbd_server_config(place: &Place, export: &Path, copy_on_write: bool) -> Result<String> {
+fn nbd_server_config(place: &Endpoint, export: &Path, copy_on_write: bool) -> Result<String> {
     let (socket, tcp) = match place {
-        Place::Unix(path) => {
+        Endpoint::Unix(path) => {
             // It listens on TCP as well, whatever it is told; give it a port that is free now.
-            (format!("unixsock = {}\n", path.display()), Place::free_tcp()?)
+            (format!("unixsock = {}\n", path.display()), Endpoint::free_tcp()?)
         }
-        Place::Tcp(_) => (String::new(), place.clone()),
+        Endpoint::Tcp(_) => (String::new(), place.clone()),
     };
-    let Place::Tcp(address) = tcp else { bail!("{tcp} is no address") };
+    let Endpoint::Tcp(address) = tcp else { bail!("{tcp} is no address") };
     let export = export.display();
     Ok(format!(
         "[generic]\n{socket}listenaddr = {}\nport = {}\n\

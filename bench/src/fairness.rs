@@ -9,7 +9,7 @@
 //! The client reads 4 KiB anywhere, one at a time, and pauses between two reads: on the slow disk for
 //! so long that it asks for less than a fiftieth of what the disk can do, even when its chunks are long.
 
-use crate::client::{Connection, Job};
+use crate::client::{BenchConnection, Job};
 use crate::content::{GRAIN, write_image};
 use crate::cores::{Cores, run_at_once};
 use crate::home::{Home, Serving};
@@ -34,7 +34,7 @@ const RATE: f64 = 80e6;
 
 /// How it is measured.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct FairnessArgs {
     /// How long each measurement takes, seconds; on the slow disk ten times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 6.0)]
     time: f64,
@@ -51,14 +51,14 @@ pub(crate) struct Options {
 
 /// The light client in one place.
 #[derive(Debug, Serialize)]
-struct Row {
+struct FairnessRow {
     place: &'static str,
     /// Whether this is what the server is measured by; else it is shown beside that.
     counts: bool,
     /// Whether the light client's thread ran before those of the storm, where it was to.
     ahead: Option<bool>,
-    alone: Seen,
-    beside: Seen,
+    alone: LightClientTimes,
+    beside: LightClientTimes,
     /// The 99th percentile beside the storm, of that alone.
     ratio: f64,
     /// Requests of the storm in a second.
@@ -67,7 +67,7 @@ struct Row {
 
 /// What the light client saw, microseconds.
 #[derive(Debug, Serialize)]
-struct Seen {
+struct LightClientTimes {
     reads: u64,
     p50_us: f64,
     p99_us: f64,
@@ -76,15 +76,15 @@ struct Seen {
 
 /// Everything that a run found.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct FairnessReport {
     format: u32,
     storm: usize,
     depth: usize,
     at_most: f64,
-    rows: Vec<Row>,
+    rows: Vec<FairnessRow>,
 }
 
-impl Report {
+impl FairnessReport {
     /// Whether the storm is felt no more than it may be, in the rows that count; without such a row
     /// nothing was shown.
     pub(crate) fn all_reached(&self) -> bool {
@@ -93,7 +93,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FairnessReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -144,12 +144,12 @@ impl fmt::Display for Report {
 }
 
 /// Places on a disk, all over it, none twice in a long time.
-struct Places {
+struct OffsetSequence {
     state: u64,
     blocks: u64,
 }
 
-impl Places {
+impl OffsetSequence {
     fn new(seed: u64, size: u64) -> Self {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, blocks: size / GRAIN as u64 }
     }
@@ -163,11 +163,15 @@ impl Places {
 }
 
 /// Measures both places.
-pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<Report> {
+pub(crate) fn run(
+    options: &FairnessArgs,
+    sojourn: &Path,
+    scratch: &Path,
+) -> Result<FairnessReport> {
     ensure!((0.1..=600.0).contains(&options.time), "--time must be 0.1 to 600");
     ensure!((1..=500).contains(&options.storm), "--storm must be 1 to 500");
     ensure!((1..=256).contains(&options.depth), "--depth must be 1 to 256");
-    let mut report = Report {
+    let mut report = FairnessReport {
         format: 1,
         storm: options.storm,
         depth: options.depth,
@@ -185,7 +189,7 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     Ok(report)
 }
 
-fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
+fn in_memory(options: &FairnessArgs, sojourn: &Path, dir: &Path) -> Result<Vec<FairnessRow>> {
     std::fs::create_dir_all(dir)?;
     let image = dir.join("image.raw");
     write_image(&image, CACHED)?;
@@ -197,7 +201,7 @@ fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> 
     )?;
     home.import(&image, "golden:1")?;
     home.disks("d", options.storm + 1, "golden:1")?;
-    let load = Load {
+    let load = StormLoad {
         storm: options.storm,
         depth: options.depth,
         size: CACHED,
@@ -221,12 +225,12 @@ fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> 
     } else {
         eprintln!("with one core the server cannot have cores of its own");
     }
-    let load = Load { ahead: false, ..load };
+    let load = StormLoad { ahead: false, ..load };
     rows.push(measure("memory, cores shared", false, &load, &start()?)?);
     Ok(rows)
 }
 
-fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
+fn on_disk(options: &FairnessArgs, sojourn: &Path, dir: &Path) -> Result<Vec<FairnessRow>> {
     std::fs::create_dir_all(dir)?;
     let image = dir.join("image.raw");
     write_image(&image, STORED)?;
@@ -235,7 +239,7 @@ fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
     let home = Home::make(sojourn, &dir.join("home"), bucket.url(), bucket.environment())?;
     home.import(&image, "golden:1")?;
     home.disks("d", options.storm + 1, "golden:1")?;
-    let load = Load {
+    let load = StormLoad {
         storm: options.storm,
         depth: (options.depth / 4).max(1),
         size: STORED,
@@ -260,7 +264,7 @@ fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
 }
 
 /// What is asked of a server.
-struct Load {
+struct StormLoad {
     storm: usize,
     depth: usize,
     /// Of every disk, bytes.
@@ -272,11 +276,16 @@ struct Load {
     ahead: bool,
 }
 
-fn measure(place: &'static str, counts: bool, load: &Load, serving: &Serving) -> Result<Row> {
-    let Load { storm, depth, size, .. } = *load;
+fn measure(
+    place: &'static str,
+    counts: bool,
+    load: &StormLoad,
+    serving: &Serving,
+) -> Result<FairnessRow> {
+    let StormLoad { storm, depth, size, .. } = *load;
     eprintln!("{place}, alone …");
     let mut light = serving.connect("d0")?;
-    let mut places = Places::new(1, size);
+    let mut places = OffsetSequence::new(1, size);
     let (alone, alone_ahead) = read_now_and_then(&mut light, &mut places, load)?;
     eprintln!("{place}, beside {storm} …");
     let over = AtomicBool::new(false);
@@ -286,7 +295,7 @@ fn measure(place: &'static str, counts: bool, load: &Load, serving: &Serving) ->
             .map(|number| {
                 scope.spawn(move || -> Result<u64> {
                     let mut connection = serving.connect(&format!("d{number}"))?;
-                    let mut places = Places::new(number as u64 + 1, size);
+                    let mut places = OffsetSequence::new(number as u64 + 1, size);
                     let job = Job { writes: false, bytes: GRAIN, depth };
                     let next = || (!over.load(Ordering::Relaxed)).then(|| places.next());
                     let tally = connection.drive(job, None, next)?;
@@ -312,7 +321,7 @@ fn measure(place: &'static str, counts: bool, load: &Load, serving: &Serving) ->
     })?;
     light.close();
     let (beside, beside_ahead) = beside;
-    Ok(Row {
+    Ok(FairnessRow {
         place,
         counts,
         ahead: load.ahead.then_some(alone_ahead && beside_ahead),
@@ -325,10 +334,10 @@ fn measure(place: &'static str, counts: bool, load: &Load, serving: &Serving) ->
 
 /// Reads as the light client; also says whether its thread ran before the others.
 fn read_now_and_then(
-    connection: &mut Connection,
-    places: &mut Places,
-    load: &Load,
-) -> Result<(Seen, bool)> {
+    connection: &mut BenchConnection,
+    places: &mut OffsetSequence,
+    load: &StormLoad,
+) -> Result<(LightClientTimes, bool)> {
     let ahead = load.ahead && run_at_once(true);
     let seen = read_until(connection, places, load.time, load.pause);
     if ahead {
@@ -338,11 +347,11 @@ fn read_now_and_then(
 }
 
 fn read_until(
-    connection: &mut Connection,
-    places: &mut Places,
+    connection: &mut BenchConnection,
+    places: &mut OffsetSequence,
     time: Duration,
     pause: Duration,
-) -> Result<Seen> {
+) -> Result<LightClientTimes> {
     let mut latency = Histogram::default();
     let mut buffer = vec![0; GRAIN];
     let end = Instant::now() + time;
@@ -355,7 +364,7 @@ fn read_until(
         std::thread::sleep(pause);
     }
     let summary = latency.summary();
-    Ok(Seen {
+    Ok(LightClientTimes {
         reads: latency.total(),
         p50_us: summary.p50_us,
         p99_us: summary.p99_us,
@@ -367,12 +376,12 @@ fn read_until(
 mod tests {
     use super::*;
 
-    fn seen() -> Seen {
-        Seen { reads: 1000, p50_us: 40.0, p99_us: 80.0, longest_us: 90.0 }
+    fn seen() -> LightClientTimes {
+        LightClientTimes { reads: 1000, p50_us: 40.0, p99_us: 80.0, longest_us: 90.0 }
     }
 
-    fn report(ahead: Option<bool>) -> Report {
-        let row = Row {
+    fn report(ahead: Option<bool>) -> FairnessReport {
+        let row = FairnessRow {
             place: "memory",
             counts: true,
             ahead,
@@ -381,7 +390,7 @@ mod tests {
             ratio: 1.0,
             storm_iops: 1e6,
         };
-        Report { format: 1, storm: 49, depth: 16, at_most: AT_MOST, rows: vec![row] }
+        FairnessReport { format: 1, storm: 49, depth: 16, at_most: AT_MOST, rows: vec![row] }
     }
 
     #[test]

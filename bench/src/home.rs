@@ -1,6 +1,6 @@
 //! A home of Sojourn's and its server, as users make and run them.
 
-use crate::client::Connection;
+use crate::client::BenchConnection;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -122,8 +122,8 @@ pub(crate) struct Serving {
 
 impl Serving {
     /// A client of `export`.
-    pub(crate) fn connect(&self, export: &str) -> Result<Connection> {
-        Connection::open(&self.socket, export)
+    pub(crate) fn connect(&self, export: &str) -> Result<BenchConnection> {
+        BenchConnection::open(&self.socket, export)
     }
 
     /// The server's process.

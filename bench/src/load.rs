@@ -1,7 +1,7 @@
 //! The loads, and one measured window of one load against one server.
 
-use crate::client::{self, Connection, Job, Tally};
-use crate::place::Place;
+use crate::client::{self, BenchConnection, ConnectionResult, Job};
+use crate::place::Endpoint;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use replay::Histogram;
@@ -25,7 +25,7 @@ pub(crate) enum Pattern {
 
 /// A pattern with a number of clients, each with a number of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct PatternLoad {
     pub(crate) pattern: Pattern,
     pub(crate) clients: usize,
     pub(crate) depth: usize,
@@ -33,12 +33,12 @@ pub(crate) struct Load {
     pub(crate) quick: bool,
 }
 
-const fn load(pattern: Pattern, clients: usize, depth: usize, quick: bool) -> Load {
-    Load { pattern, clients, depth, quick }
+const fn load(pattern: Pattern, clients: usize, depth: usize, quick: bool) -> PatternLoad {
+    PatternLoad { pattern, clients, depth, quick }
 }
 
 /// All loads, in the order in which they run: reads while the disk is untouched.
-pub(crate) const ALL: [Load; 12] = [
+pub(crate) const ALL: [PatternLoad; 12] = [
     load(Pattern::Read, 1, 1, true),
     load(Pattern::Read, 8, 1, false),
     load(Pattern::Read, 8, 16, true),
@@ -65,7 +65,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Unmeasured running before a window of reads.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-impl Load {
+impl PatternLoad {
     /// Whether it wants a disk that nobody wrote to.
     pub(crate) fn wants_untouched(&self) -> bool {
         self.pattern == Pattern::FirstWrite
@@ -190,7 +190,7 @@ impl Walk {
 
 /// What one window measured.
 #[derive(Debug, Clone)]
-pub(crate) struct Sample {
+pub(crate) struct WindowSample {
     /// Requests per second.
     pub(crate) rate: f64,
     /// CPU time of the server for all requests that `latency` counts, seconds.
@@ -208,19 +208,19 @@ pub(crate) struct Sample {
 /// When any client is refused, loses its connection, gets an error or wrong data, or waits too
 /// long: a server that does not serve everybody has no figure.
 pub(crate) fn measure(
-    load: Load,
+    load: PatternLoad,
     window: Duration,
     size: u64,
-    place: &Place,
+    place: &Endpoint,
     export: &(dyn Fn(usize) -> String + Sync),
     tree: &mut Tree,
-) -> Result<Sample> {
+) -> Result<WindowSample> {
     // All clients and this thread meet three times: when everybody is warm, when everybody is
     // answered, and when the server's use has been read, before anybody disconnects.
     let barrier = Barrier::new(load.clients + 1);
     let (window, done) = (load.window(window), AtomicUsize::new(0));
     let start = OnceLock::new();
-    let client = |index: usize| -> Result<Tally> {
+    let client = |index: usize| -> Result<ConnectionResult> {
         let ready = prepare(load, size, place, &export(index), index);
         barrier.wait();
         barrier.wait();
@@ -280,18 +280,24 @@ pub(crate) fn measure(
             );
         }
         ensure!(latency.total() > 0, "no request was answered in {} s", window.as_secs_f64());
-        Ok(Sample { rate: client::rate(start, tallies.iter()), cpu, peak_memory, latency })
+        Ok(WindowSample { rate: client::rate(start, tallies.iter()), cpu, peak_memory, latency })
     })
 }
 
-fn job_of(load: Load) -> Job {
+fn job_of(load: PatternLoad) -> Job {
     Job { writes: load.writes(), bytes: load.bytes() as usize, depth: load.depth }
 }
 
 /// Connects, and does what must have happened before the window: reads run for a moment; blocks
 /// to be rewritten are written once.
-fn prepare(load: Load, size: u64, place: &Place, export: &str, index: usize) -> Result<Connection> {
-    let mut connection = Connection::open_at(place, export)?;
+fn prepare(
+    load: PatternLoad,
+    size: u64,
+    place: &Endpoint,
+    export: &str,
+    index: usize,
+) -> Result<BenchConnection> {
+    let mut connection = BenchConnection::open_at(place, export)?;
     ensure!(
         connection.size() >= size,
         "export {export:?} has {} bytes, {size} were expected",
@@ -316,8 +322,8 @@ fn prepare(load: Load, size: u64, place: &Place, export: &str, index: usize) -> 
 
 /// Reads the whole of `export` once, so that every server measures from warm caches, and so that
 /// every block was checked.
-pub(crate) fn read_all(place: &Place, export: &str, size: u64) -> Result<()> {
-    let mut connection = Connection::open_at(place, export)?;
+pub(crate) fn read_all(place: &Endpoint, export: &str, size: u64) -> Result<()> {
+    let mut connection = BenchConnection::open_at(place, export)?;
     let mut offsets = (0..size).step_by(LARGE as usize);
     let job = Job { writes: false, bytes: LARGE as usize, depth: 8 };
     connection.drive(job, None, || offsets.next())?;
@@ -334,7 +340,7 @@ mod tests {
 
     #[test]
     fn first_writes_touch_every_block_of_every_region_once() {
-        for load in ALL.into_iter().filter(Load::wants_untouched) {
+        for load in ALL.into_iter().filter(PatternLoad::wants_untouched) {
             let mut seen = BTreeSet::new();
             for index in 0..load.clients {
                 let mut walk = load.walk(index, SIZE);
@@ -371,7 +377,7 @@ mod tests {
 
     #[test]
     fn load_names_are_distinct() {
-        let names: BTreeSet<String> = ALL.iter().map(Load::name).collect();
+        let names: BTreeSet<String> = ALL.iter().map(PatternLoad::name).collect();
         assert_eq!(names.len(), ALL.len());
         assert!(ALL.iter().all(|load| load.clients <= MOST_CLIENTS));
     }

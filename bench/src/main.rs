@@ -79,7 +79,7 @@ use std::time::Duration;
 #[command(name = "sojourn-bench", version, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BenchCommand>,
 
     /// Short windows and fewer loads: a look in about a minute.
     #[arg(long)]
@@ -137,7 +137,7 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BenchCommand {
     /// Measures how long a disk takes to open after the server was killed.
     Reopen {
         /// Size of the disk.
@@ -154,9 +154,9 @@ enum Command {
     Store(store::Images),
     /// Measures boot storms: clients that boot at the same moment from a slow disk, with each of the
     /// server's helps alone and with all, beside qemu-nbd.
-    Storm(storm::Options),
+    Storm(storm::StormArgs),
     /// Measures what a light client feels of a storm of others.
-    Fairness(fairness::Options),
+    Fairness(fairness::FairnessArgs),
     /// Measures 50, 500 and 2,000 clients that connect in the same instant, and the server's memory.
     Clients,
     /// Measures large reads with TLS and without; fails when TLS has less than half the throughput.
@@ -216,11 +216,11 @@ fn main() -> ExitCode {
 impl Arguments {
     /// Whether every cell of every server of ours was measured.
     fn run(self) -> Result<bool> {
-        if let Some(Command::RawServer { place, size }) = self.command {
-            raw::serve(&place::Place::parse(&place), size)?;
+        if let Some(BenchCommand::RawServer { place, size }) = self.command {
+            raw::serve(&place::Endpoint::parse(&place), size)?;
             return Ok(true);
         }
-        if let Some(Command::Hog) = self.command {
+        if let Some(BenchCommand::Hog) = self.command {
             hogs::compute();
             return Ok(true);
         }
@@ -230,32 +230,32 @@ impl Arguments {
             Some(path) => path.clone(),
             None => std::env::current_exe()?.with_file_name("sojourn"),
         };
-        if let Some(Command::Store(images)) = &self.command {
+        if let Some(BenchCommand::Store(images)) = &self.command {
             let report = store::run(images, &sojourn, scratch.path(), self.rounds)?;
             print!("{report}");
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.all_reached());
         }
         match &self.command {
-            Some(Command::Storm(options)) => {
+            Some(BenchCommand::Storm(options)) => {
                 let report = storm::run(options, &sojourn, scratch.path())?;
                 print!("{report}");
                 write_json(self.json.as_deref(), &report)?;
                 return Ok(report.all_reached());
             }
-            Some(Command::Fairness(options)) => {
+            Some(BenchCommand::Fairness(options)) => {
                 let report = fairness::run(options, &sojourn, scratch.path())?;
                 print!("{report}");
                 write_json(self.json.as_deref(), &report)?;
                 return Ok(report.all_reached());
             }
-            Some(Command::Clients) => {
+            Some(BenchCommand::Clients) => {
                 let report = clients::run(&sojourn, scratch.path())?;
                 print!("{report}");
                 write_json(self.json.as_deref(), &report)?;
                 return Ok(report.all_reached());
             }
-            Some(Command::Record) => {
+            Some(BenchCommand::Record) => {
                 let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0));
                 let cost = record::run(&sojourn, scratch.path(), window, self.rounds)?;
                 print!("{cost}");
@@ -264,20 +264,20 @@ impl Arguments {
             }
             _ => {}
         }
-        if let Some(Command::Reopen { disk, private }) = self.command {
+        if let Some(BenchCommand::Reopen { disk, private }) = self.command {
             let reopened = reopen::run(&sojourn, scratch.path(), disk.0, private.0)?;
             print!("{reopened}");
             write_json(self.json.as_deref(), &reopened)?;
             return Ok(true);
         }
-        if let Some(Command::Tls) = self.command {
+        if let Some(BenchCommand::Tls) = self.command {
             let window = Duration::from_secs_f64(self.seconds.unwrap_or(2.0).clamp(0.05, 600.0));
             let report = tls::run(&sojourn, scratch.path(), window, self.rounds.clamp(1, 100))?;
             print!("{report}");
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.is_reached());
         }
-        if let Some(Command::VhostUser) = self.command {
+        if let Some(BenchCommand::VhostUser) = self.command {
             let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
             let rounds = self.rounds.clamp(1, 100);
             let report = vhost_user::run(&sojourn, scratch.path(), window, rounds)?;
@@ -285,7 +285,7 @@ impl Arguments {
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.all_reached());
         }
-        if let Some(Command::Iscsi) = self.command {
+        if let Some(BenchCommand::Iscsi) = self.command {
             let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
             let rounds = self.rounds.clamp(1, 100);
             let report = iscsi::run(&sojourn, scratch.path(), window, rounds)?;
@@ -306,7 +306,7 @@ impl Arguments {
             "--size {} is out of range; use whole MiB from 64MiB to 64GiB",
             self.size
         );
-        let loads: Vec<load::Load> = load::ALL
+        let loads: Vec<load::PatternLoad> = load::ALL
             .iter()
             .filter(|load| if self.load.is_empty() { !self.quick || load.quick } else { true })
             .filter(|load| {
@@ -320,7 +320,7 @@ impl Arguments {
             self.load,
             load::ALL.map(|load| load.name()).join(", ")
         );
-        let options = series::Options {
+        let options = series::SeriesOptions {
             window: Duration::from_secs_f64(window),
             rounds: self.rounds,
             size,
@@ -334,7 +334,7 @@ impl Arguments {
         };
         scratch.must_hold(options.room())?;
         let series = series::run(&options, scratch.path())?;
-        let report = report::Report::new(&options, &series);
+        let report = report::ComparisonReport::new(&options, &series);
         print!("{report}");
         write_json(self.json.as_deref(), &report)?;
         Ok(report.ours_complete())

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// A socket of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     /// A unix socket.
     Unix(PathBuf),
     /// TCP.
     Tcp(SocketAddr),
 }
 
-impl Place {
+impl Endpoint {
     /// TCP on a port that is free now.
     pub(crate) fn free_tcp() -> io::Result<Self> {
         Ok(Self::Tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?))
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_parsed_to_the_same() {
-        for place in [Place::free_tcp().unwrap(), Place::Unix("/tmp/nbd.sock".into())] {
-            assert_eq!(Place::parse(Path::new(&place.to_string())), place);
+        for place in [Endpoint::free_tcp().unwrap(), Endpoint::Unix("/tmp/nbd.sock".into())] {
+            assert_eq!(Endpoint::parse(Path::new(&place.to_string())), place);
         }
     }
 }

@@ -24,9 +24,9 @@ struct Stat {
 /// CPU time used so far by each thread of a tree, nanoseconds by thread id. Threads and not
 /// processes, so that one that ends between two readings takes nothing back.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Usage(HashMap<u32, u64>);
+pub(crate) struct CpuTimes(HashMap<u32, u64>);
 
-impl Usage {
+impl CpuTimes {
     /// CPU time used since `earlier`, seconds.
     pub(crate) fn since(&self, earlier: &Self) -> f64 {
         let used = |(thread, now): (&u32, &u64)| {
@@ -69,7 +69,7 @@ impl Tree {
     }
 
     /// CPU time used so far by the threads that run now.
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> CpuTimes {
         let mut usage = HashMap::new();
         for pid in &self.members {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
@@ -82,7 +82,7 @@ impl Tree {
                 }
             }
         }
-        Usage(usage)
+        CpuTimes(usage)
     }
 
     /// Resident memory now, bytes. Pages that several processes share count for each of them.
@@ -145,7 +145,7 @@ mod tests {
             .unwrap();
         let mut tree = Tree::new(shell.id());
         let start = tree.usage();
-        let mut busy = Usage::default();
+        let mut busy = CpuTimes::default();
         for _ in 0..500 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             tree.refresh();
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_new_counts_in_whole_and_one_that_ended_not_at_all() {
-        let before = Usage(HashMap::from([(1, 1_000_000_000), (2, 5_000_000_000)]));
-        let after = Usage(HashMap::from([(1, 1_500_000_000), (3, 250_000_000)]));
+        let before = CpuTimes(HashMap::from([(1, 1_000_000_000), (2, 5_000_000_000)]));
+        let after = CpuTimes(HashMap::from([(1, 1_500_000_000), (3, 250_000_000)]));
         assert_eq!(after.since(&before), 0.75);
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::client::send_all;
 use crate::content;
-use crate::place::Place;
-use crate::wire::{self, Request};
+use crate::place::Endpoint;
+use crate::wire::{self, RequestHeader};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpListener;
@@ -19,15 +19,15 @@ const TRANSMISSION_FLAGS: u16 = 0x1 | 0x4 | 0x8 | 0x20 | 0x40 | 0x100;
 const BATCH: usize = 256;
 
 /// Serves `size` bytes of [`content`] at `place` until the process is ended.
-pub(crate) fn serve(place: &Place, size: u64) -> Result<()> {
+pub(crate) fn serve(place: &Endpoint, size: u64) -> Result<()> {
     let memory = Arc::new(memory(size));
     let failed = || format!("cannot listen on {place}");
     match place {
-        Place::Unix(path) => {
+        Endpoint::Unix(path) => {
             let listener = UnixListener::bind(path).with_context(failed)?;
             listener.incoming().try_for_each(|stream| serve_beside(stream?, &memory))
         }
-        Place::Tcp(address) => {
+        Endpoint::Tcp(address) => {
             let listener = TcpListener::bind(address).with_context(failed)?;
             listener.incoming().try_for_each(|stream| {
                 let stream = stream?;
@@ -64,7 +64,7 @@ pub(crate) fn serve_one(mut stream: impl Read + Write, memory: &[u8]) -> Result<
         headers.clear();
         data.clear();
         while to - from >= wire::REQUEST && headers.len() < BATCH {
-            let request = Request::decode(&input[from..]).context("not a request")?;
+            let request = RequestHeader::decode(&input[from..]).context("not a request")?;
             from += wire::REQUEST;
             let length = request.length as usize;
             let payload = match request.kind {

@@ -3,7 +3,7 @@
 //! meets both; the median of the windows' ratios counts.
 
 use crate::contender::{self, Bench};
-use crate::load::{self, Load, Pattern};
+use crate::load::{self, Pattern, PatternLoad};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ const SIZE: u64 = 64 << 20;
 
 /// One load.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct RecordingRow {
     load: String,
     /// Processor time of a request in microseconds, medians.
     without_us: f64,
@@ -30,8 +30,8 @@ pub(crate) struct Row {
 
 /// What was measured.
 #[derive(Debug, Serialize)]
-pub(crate) struct Cost {
-    rows: Vec<Row>,
+pub(crate) struct RecordingCost {
+    rows: Vec<RecordingRow>,
     /// Requests in the trace, and its bytes for each.
     requests: u64,
     bytes_each: f64,
@@ -41,10 +41,16 @@ pub(crate) struct Cost {
 ///
 /// # Errors
 /// When a server fails, or a request that it answered is not in the trace.
-pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -> Result<Cost> {
-    let wanted =
-        |load: &Load| matches!(load.pattern, Pattern::Read | Pattern::Write) && load.clients <= 8;
-    let loads: Vec<Load> = load::ALL.into_iter().filter(wanted).collect();
+pub(crate) fn run(
+    sojourn: &Path,
+    dir: &Path,
+    window: Duration,
+    rounds: usize,
+) -> Result<RecordingCost> {
+    let wanted = |load: &PatternLoad| {
+        matches!(load.pattern, Pattern::Read | Pattern::Write) && load.clients <= 8
+    };
+    let loads: Vec<PatternLoad> = load::ALL.into_iter().filter(wanted).collect();
     let private = contender::ALL.into_iter().find(|one| one.name == "sojourn-private");
     let private = private.context("there is no sojourn-private")?;
     let bench = |name: &str| {
@@ -77,7 +83,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
         }
         let of = |what: fn(&[f64; 2]) -> f64| sorted(pairs.iter().map(what));
         let ratios = of(|pair| pair[1] / pair[0]);
-        rows.push(Row {
+        rows.push(RecordingRow {
             load: load.name(),
             without_us: at(&of(|pair| pair[0]), 0.5),
             with_us: at(&of(|pair| pair[1]), 0.5),
@@ -96,7 +102,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
         "the trace has {requests} requests, of the {answered} that were answered"
     );
     let bytes_each = trace.metadata()?.len() as f64 / requests as f64;
-    Ok(Cost { rows, requests, bytes_each })
+    Ok(RecordingCost { rows, requests, bytes_each })
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -111,12 +117,12 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     sorted.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-impl fmt::Display for Cost {
+impl fmt::Display for RecordingCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "What recording costs: processor time of the server for each request, us")?;
         writeln!(f, "{:<14}{:>9}{:>10}{:>8}   quarters", "load", "without", "recorded", "ratio")?;
         for row in &self.rows {
-            let Row { load, without_us, with_us, ratio, lower, upper } = row;
+            let RecordingRow { load, without_us, with_us, ratio, lower, upper } = row;
             writeln!(
                 f,
                 "{load:<14}{without_us:>9.3}{with_us:>10.3}{ratio:>8.3}   {lower:.3} to {upper:.3}"

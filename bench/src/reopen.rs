@@ -1,7 +1,7 @@
 //! How long a disk with many private blocks takes to open after a crash: from the start of the
 //! server's process to the first block read, beside the same for a disk with a single private block.
 
-use crate::client::{Connection, Job};
+use crate::client::{BenchConnection, Job};
 use crate::content::GRAIN;
 use anyhow::{Context, Result, ensure};
 use block::ByteSize;
@@ -78,7 +78,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, size: u64, private: u64) -> Result
     let mut serve = sojourn(&["serve"]);
     {
         let (_server, mut one) = open(&mut serve, &socket, "one")?;
-        let mut all = Connection::open(&socket, "all")?;
+        let mut all = BenchConnection::open(&socket, "all")?;
         for (connection, count) in [(&mut one, 1), (&mut all, private / BLOCK)] {
             let mut offsets = (0..count).map(|index| index * STRIDE % blocks * BLOCK);
             let job = Job { writes: true, bytes: GRAIN, depth: 64 };
@@ -115,11 +115,11 @@ impl Drop for Killed {
 }
 
 /// Starts a server and connects to a disk as soon as it answers.
-fn open(serve: &mut Command, socket: &Path, disk: &str) -> Result<(Killed, Connection)> {
+fn open(serve: &mut Command, socket: &Path, disk: &str) -> Result<(Killed, BenchConnection)> {
     let mut server = Killed(serve.spawn().context("cannot start the server")?);
     let end = Instant::now() + PATIENCE;
     loop {
-        match Connection::open(socket, disk) {
+        match BenchConnection::open(socket, disk) {
             Ok(connection) => return Ok((server, connection)),
             Err(error) => {
                 ensure!(Instant::now() < end, "{disk} cannot be opened: {error:#}");

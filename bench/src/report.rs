@@ -3,13 +3,13 @@
 use crate::contender::Role;
 use crate::filesystem::FilesystemKind;
 use crate::load::Pattern;
-use crate::series::{Cell, Options, Series};
+use crate::series::{Cell, Series, SeriesOptions};
 use serde::Serialize;
 use std::fmt;
 
 /// Everything that a run found. Its JSON form is described in docs/benchmarks.md.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct ComparisonReport {
     format: u32,
     cores: usize,
     kernel: String,
@@ -22,13 +22,13 @@ pub(crate) struct Report {
     hogs: usize,
     /// `unix` or `tcp`.
     socket: &'static str,
-    servers: Vec<Server>,
+    servers: Vec<ComparedServer>,
     left_out: Vec<LeftOut>,
-    loads: Vec<Table>,
+    loads: Vec<LoadTable>,
 }
 
 #[derive(Debug, Serialize)]
-struct Server {
+struct ComparedServer {
     name: &'static str,
     role: Role,
     what: &'static str,
@@ -44,29 +44,29 @@ struct LeftOut {
 
 /// One load on all servers.
 #[derive(Debug, Serialize)]
-struct Table {
+struct LoadTable {
     name: String,
     title: String,
     clients: usize,
     depth: usize,
     request_bytes: u64,
-    rows: Vec<Row>,
+    rows: Vec<ServerRow>,
     #[serde(skip)]
     sequential: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct ServerRow {
     server: &'static str,
     #[serde(skip)]
     role: Role,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: RowOutcome,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
-enum Outcome {
+enum RowOutcome {
     Measured(Figures),
     Failed { reason: String },
 }
@@ -121,22 +121,22 @@ impl Figures {
     }
 }
 
-impl Report {
+impl ComparisonReport {
     /// The report of a run.
-    pub(crate) fn new(options: &Options, series: &Series) -> Self {
+    pub(crate) fn new(options: &SeriesOptions, series: &Series) -> Self {
         let mut loads = Vec::new();
         for (index, load) in options.loads.iter().enumerate() {
             let rows = series.runs.iter().map(|run| {
                 let cell = &run.cells[index];
                 let outcome = match &cell.failure {
-                    Some(reason) => Outcome::Failed { reason: reason.clone() },
-                    None => Outcome::Measured(Figures::new(cell, load.bytes())),
+                    Some(reason) => RowOutcome::Failed { reason: reason.clone() },
+                    None => RowOutcome::Measured(Figures::new(cell, load.bytes())),
                 };
-                Row { server: run.contender.name, role: run.contender.role, outcome }
+                ServerRow { server: run.contender.name, role: run.contender.role, outcome }
             });
-            let mut rows: Vec<Row> = rows.collect();
+            let mut rows: Vec<ServerRow> = rows.collect();
             compare(&mut rows);
-            loads.push(Table {
+            loads.push(LoadTable {
                 name: load.name(),
                 title: load.title(),
                 clients: load.clients,
@@ -160,7 +160,7 @@ impl Report {
             servers: series
                 .runs
                 .iter()
-                .map(|run| Server {
+                .map(|run| ComparedServer {
                     name: run.contender.name,
                     role: run.contender.role,
                     what: run.contender.what,
@@ -183,20 +183,21 @@ impl Report {
     /// Whether there is a figure for everything of ours that was asked for.
     pub(crate) fn ours_complete(&self) -> bool {
         let ours = |role| matches!(role, Role::Ours | Role::Before);
-        let failed = |row: &Row| ours(row.role) && matches!(row.outcome, Outcome::Failed { .. });
+        let failed =
+            |row: &ServerRow| ours(row.role) && matches!(row.outcome, RowOutcome::Failed { .. });
         !self.loads.iter().any(|table| table.rows.iter().any(failed))
             && !self.left_out.iter().any(|server| ours(server.role))
     }
 }
 
 /// Fills in the ratios.
-fn compare(rows: &mut [Row]) {
-    let fastest = |rows: &[Row], role: Role| {
+fn compare(rows: &mut [ServerRow]) {
+    let fastest = |rows: &[ServerRow], role: Role| {
         rows.iter()
             .filter(|row| row.role == role)
             .filter_map(|row| match &row.outcome {
-                Outcome::Measured(figures) => Some(figures.iops),
-                Outcome::Failed { .. } => None,
+                RowOutcome::Measured(figures) => Some(figures.iops),
+                RowOutcome::Failed { .. } => None,
             })
             .fold(None, |best: Option<f64>, iops| Some(best.map_or(iops, |best| best.max(iops))))
     };
@@ -205,7 +206,7 @@ fn compare(rows: &mut [Row]) {
         let (ours, before) = rows.split_at_mut(index);
         let (ours, before) = (&mut ours[index - 1], &before[0]);
         if before.role == Role::Before
-            && let (Outcome::Measured(ours), Outcome::Measured(before)) =
+            && let (RowOutcome::Measured(ours), RowOutcome::Measured(before)) =
                 (&mut ours.outcome, &before.outcome)
         {
             let rounds = ours.iops_of_windows.iter().zip(&before.iops_of_windows);
@@ -218,7 +219,7 @@ fn compare(rows: &mut [Row]) {
         }
     }
     for row in rows {
-        if let Outcome::Measured(figures) = &mut row.outcome {
+        if let RowOutcome::Measured(figures) = &mut row.outcome {
             figures.of_best_peer = peer.map(|peer| round(figures.iops / peer, 3));
             figures.of_raw = raw.map(|raw| round(figures.iops / raw, 3));
         }
@@ -257,7 +258,7 @@ fn round(value: f64, digits: i32) -> f64 {
 
 const COLUMNS: [&str; 6] = ["CPU us/req", "p50 us", "p99 us", "RSS MiB", "of best peer", "of raw"];
 
-impl fmt::Display for Report {
+impl fmt::Display for ComparisonReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -288,7 +289,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for LoadTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = if self.sequential { "MB/s" } else { "IOPS" };
         write!(f, "{:<16} {rate:>10}", "")?;
@@ -303,8 +304,8 @@ impl fmt::Display for Table {
         for row in &self.rows {
             write!(f, "{:<16} ", row.server)?;
             match &row.outcome {
-                Outcome::Failed { reason } => writeln!(f, "{:>10}  {reason}", "failed")?,
-                Outcome::Measured(figures) => {
+                RowOutcome::Failed { reason } => writeln!(f, "{:>10}  {reason}", "failed")?,
+                RowOutcome::Measured(figures) => {
                     let rate = if self.sequential { figures.mb_per_s } else { figures.iops };
                     let ratio = |ratio: Option<f64>| match ratio {
                         Some(ratio) => format!("{ratio:.2}"),
@@ -354,25 +355,25 @@ fn thousands(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::contender;
-    use crate::load::{self, Sample};
-    use crate::series::Run;
+    use crate::load::{self, WindowSample};
+    use crate::series::ServerRun;
     use replay::Histogram;
     use std::time::Duration;
 
-    fn sample(rate: f64) -> Sample {
+    fn sample(rate: f64) -> WindowSample {
         let mut latency = Histogram::default();
         (0..1000).for_each(|_| latency.record(20_000));
-        Sample { rate, cpu: 0.002, peak_memory: 3 << 20, latency }
+        WindowSample { rate, cpu: 0.002, peak_memory: 3 << 20, latency }
     }
 
     fn cell(rates: &[f64]) -> Cell {
         Cell { samples: rates.iter().map(|rate| sample(*rate)).collect(), failure: None }
     }
 
-    fn report(ours: Cell) -> Report {
+    fn report(ours: Cell) -> ComparisonReport {
         let run = |name: &str, cell| {
             let contender = contender::ALL.into_iter().find(|c| c.name == name).unwrap();
-            Run { contender, version: "1".to_owned(), cells: vec![cell] }
+            ServerRun { contender, version: "1".to_owned(), cells: vec![cell] }
         };
         let series = Series {
             runs: vec![
@@ -383,7 +384,7 @@ mod tests {
             ],
             left_out: Vec::new(),
         };
-        let options = Options {
+        let options = SeriesOptions {
             window: Duration::from_millis(500),
             rounds: 3,
             size: 256 << 20,
@@ -395,7 +396,7 @@ mod tests {
             hogs: 0,
             loads: vec![load::ALL[1]],
         };
-        Report::new(&options, &series)
+        ComparisonReport::new(&options, &series)
     }
 
     #[test]
@@ -405,13 +406,13 @@ mod tests {
         }]
         .map(|(server, role, rates)| {
             let figures = Figures::new(&cell(&rates), 4096);
-            Row { server, role, outcome: Outcome::Measured(figures) }
+            ServerRow { server, role, outcome: RowOutcome::Measured(figures) }
         });
         compare(&mut rows);
-        let Outcome::Measured(ours) = &rows[0].outcome else { unreachable!() };
+        let RowOutcome::Measured(ours) = &rows[0].outcome else { unreachable!() };
         assert_eq!((ours.of_before, ours.cpu_of_before), (Some(1.0), Some(1.0)));
         assert_eq!(ours.of_before_range, None, "three rounds tell nothing");
-        let Outcome::Measured(before) = &rows[1].outcome else { unreachable!() };
+        let RowOutcome::Measured(before) = &rows[1].outcome else { unreachable!() };
         assert_eq!(before.of_before, None);
     }
 

@@ -3,17 +3,17 @@
 //! spoils one window of a few cells and no median. A server of ours and the same server of another
 //! build (`--before`) are measured one right after the other, and change places every round.
 
-use crate::contender::{self, Bench, Contender, Role, Server};
+use crate::contender::{self, Bench, Contender, Role, RunningContender};
 use crate::filesystem::{Filesystem, FilesystemKind};
 use crate::hogs::Hogs;
-use crate::load::{self, Load, Sample};
+use crate::load::{self, PatternLoad, WindowSample};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What to run.
 #[derive(Debug, Clone)]
-pub(crate) struct Options {
+pub(crate) struct SeriesOptions {
     /// Length of a window.
     pub(crate) window: Duration,
     /// Windows of each cell.
@@ -33,12 +33,12 @@ pub(crate) struct Options {
     /// Competing processes that compute all the time.
     pub(crate) hogs: usize,
     /// The loads.
-    pub(crate) loads: Vec<Load>,
+    pub(crate) loads: Vec<PatternLoad>,
 }
 
 /// One server's run.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ServerRun {
     pub(crate) contender: Contender,
     pub(crate) version: String,
     /// One for each load.
@@ -48,7 +48,7 @@ pub(crate) struct Run {
 /// One load on one server.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Vec<WindowSample>,
     /// Why there is no figure: the first failure in any round.
     pub(crate) failure: Option<String>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Cell {
 /// All servers' runs.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<ServerRun>,
     /// Servers that cannot run here, and why.
     pub(crate) left_out: Vec<(Contender, String)>,
 }
@@ -67,7 +67,7 @@ const DISKS: u64 = 7;
 /// What a file system takes for itself, bytes: XFS is 300 MiB at least.
 const OVERHEAD: u64 = 512 << 20;
 
-impl Options {
+impl SeriesOptions {
     /// Room that a run takes at most, bytes.
     pub(crate) fn room(&self) -> u64 {
         let builds = if self.before.is_some() && self.fresh.is_none() { 2 } else { 1 };
@@ -76,15 +76,15 @@ impl Options {
 }
 
 /// Runs everything in `dir`.
-pub(crate) fn run(options: &Options, dir: &Path) -> Result<Series> {
-    let files_of = |place: &str, sojourn: &Path| -> Result<Files> {
+pub(crate) fn run(options: &SeriesOptions, dir: &Path) -> Result<Series> {
+    let files_of = |place: &str, sojourn: &Path| -> Result<BuildFiles> {
         let dir = dir.join(place);
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let place = match options.fresh {
             None => FilesPlace::Kept(bench(options, &dir, sojourn)?),
             Some(kind) => FilesPlace::Fresh(kind, dir),
         };
-        Ok(Files { sojourn: sojourn.to_owned(), place })
+        Ok(BuildFiles { sojourn: sojourn.to_owned(), place })
     };
     let builds = Builds {
         now: files_of("now", &options.sojourn)?,
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options, dir: &Path) -> Result<Series> {
             match contender.version(&builds.of(&contender).sojourn) {
                 Ok(version) => {
                     let cells = options.loads.iter().map(|_| Cell::default()).collect();
-                    series.runs.push(Run { contender, version, cells });
+                    series.runs.push(ServerRun { contender, version, cells });
                 }
                 Err(error) => {
                     let why = format!("{error:#}");
@@ -125,19 +125,19 @@ pub(crate) fn run(options: &Options, dir: &Path) -> Result<Series> {
     Ok(series)
 }
 
-fn bench(options: &Options, dir: &Path, sojourn: &Path) -> Result<Bench> {
+fn bench(options: &SeriesOptions, dir: &Path, sojourn: &Path) -> Result<Bench> {
     let bench = Bench::new(dir, options.size, sojourn.to_owned())?;
     Ok(if options.tcp { bench.over_tcp() } else { bench })
 }
 
 /// Both builds.
 struct Builds {
-    now: Files,
-    before: Option<Files>,
+    now: BuildFiles,
+    before: Option<BuildFiles>,
 }
 
 impl Builds {
-    fn of(&self, contender: &Contender) -> &Files {
+    fn of(&self, contender: &Contender) -> &BuildFiles {
         match (&self.before, contender.role) {
             (Some(before), Role::Before) => before,
             _ => &self.now,
@@ -146,7 +146,7 @@ impl Builds {
 }
 
 /// A build, and the files that its servers work on.
-struct Files {
+struct BuildFiles {
     sojourn: PathBuf,
     place: FilesPlace,
 }
@@ -160,12 +160,12 @@ enum FilesPlace {
 
 /// A server and what it stands on, in the order in which they go.
 struct Standing {
-    server: Server,
+    server: RunningContender,
     _filesystem: Option<Filesystem>,
 }
 
-impl Files {
-    fn start(&self, options: &Options, contender: &Contender) -> Result<Standing> {
+impl BuildFiles {
+    fn start(&self, options: &SeriesOptions, contender: &Contender) -> Result<Standing> {
         match &self.place {
             FilesPlace::Kept(bench) => {
                 Ok(Standing { server: contender.start(bench)?, _filesystem: None })
@@ -181,7 +181,7 @@ impl Files {
 
 /// In which order the servers are measured: a server's twin right behind it, and in every other
 /// round right before it.
-fn order(runs: &[Run], round: usize) -> Vec<usize> {
+fn order(runs: &[ServerRun], round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
     if round.is_multiple_of(2) {
         for (index, run) in runs.iter().enumerate() {
@@ -195,7 +195,7 @@ fn order(runs: &[Run], round: usize) -> Vec<usize> {
 
 /// One window of each load on a fresh server; on another one from there where a load wants private disks that
 /// nobody wrote to, and somebody did. Of servers of one raw file that is the same file again.
-fn run_round(options: &Options, files: &Files, run: &mut Run) {
+fn run_round(options: &SeriesOptions, files: &BuildFiles, run: &mut ServerRun) {
     let contender = run.contender;
     let start = || files.start(options, &contender).map_err(|error| format!("{error:#}"));
     let (mut standing, mut touched) = (start(), false);
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn twins_are_measured_side_by_side_and_change_places_every_round() {
-        let run = |contender| Run { contender, version: String::new(), cells: Vec::new() };
+        let run = |contender| ServerRun { contender, version: String::new(), cells: Vec::new() };
         let file = contender::ALL[1];
         let runs = [contender::ALL[0], file, file.before().unwrap(), contender::ALL[4]].map(run);
         assert_eq!(order(&runs, 1), [0, 1, 2, 3]);

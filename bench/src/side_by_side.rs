@@ -1,7 +1,7 @@
 //! Front ends beside each other: 4 KiB requests of one client on a disk in memory, all servers in turn, and
 //! what is to be reached.
 
-use crate::client::{self, Connection, Job, Tally};
+use crate::client::{self, BenchConnection, ConnectionResult, Job};
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub(crate) trait Driven {
         job: Job,
         until: Option<Instant>,
         next: &mut dyn FnMut() -> Option<u64>,
-    ) -> Result<Tally>;
+    ) -> Result<ConnectionResult>;
 
     /// The longest write that it can drive, bytes.
     fn longest_write(&self) -> usize {
@@ -57,13 +57,13 @@ pub(crate) trait Driven {
     }
 }
 
-impl Driven for Connection {
+impl Driven for BenchConnection {
     fn drive(
         &mut self,
         job: Job,
         until: Option<Instant>,
         next: &mut dyn FnMut() -> Option<u64>,
-    ) -> Result<Tally> {
+    ) -> Result<ConnectionResult> {
         Self::drive(self, job, until, next)
     }
 
@@ -173,7 +173,7 @@ fn load_name(writes: bool, depth: usize) -> String {
 
 /// Medians over the rounds.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct SideBySideReport {
     #[serde(skip)]
     title: &'static str,
     rows: Vec<Cell>,
@@ -181,14 +181,14 @@ pub(crate) struct Report {
     goals: Vec<Goal>,
 }
 
-impl Report {
+impl SideBySideReport {
     /// Whether all goals that could be measured are reached.
     pub(crate) fn all_reached(&self) -> bool {
         self.goals.iter().all(|goal| goal.reached)
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SideBySideReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         writeln!(
@@ -225,7 +225,7 @@ pub(crate) fn run(
     wanted: &[Comparison],
     window: Duration,
     rounds: usize,
-) -> Result<Report> {
+) -> Result<SideBySideReport> {
     let mut rows = Vec::new();
     for job in LOADS {
         let mut samples = vec![Vec::new(); servers.len()];
@@ -240,7 +240,7 @@ pub(crate) fn run(
         rows.extend(samples.into_iter().filter_map(median));
     }
     let goals = wanted.iter().filter_map(|wanted| wanted.look(&rows)).collect();
-    Ok(Report { title, rows, left_out, goals })
+    Ok(SideBySideReport { title, rows, left_out, goals })
 }
 
 /// The window in the middle, by rate.

@@ -1,7 +1,7 @@
 //! Large reads with encryption and without, over TCP from one server: what TLS costs, beside what the
 //! cipher alone costs on this machine.
 
-use crate::client::{self, Connection, Job, Tally};
+use crate::client::{self, BenchConnection, ConnectionResult, Job};
 use crate::content;
 use crate::process::Tree;
 use access::{ServerCredentials, cryptography};
@@ -35,7 +35,7 @@ const WANTED: f64 = 0.5;
 
 /// Medians over the rounds.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct TlsReport {
     clients: usize,
     depth: usize,
     request_bytes: usize,
@@ -57,14 +57,14 @@ struct Figures {
     cpu_us_per_request: f64,
 }
 
-impl Report {
+impl TlsReport {
     /// Whether TLS is fast enough.
     pub(crate) fn is_reached(&self) -> bool {
         self.ratio >= self.wanted
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for TlsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clients, depth, .. } = self;
         writeln!(
@@ -93,13 +93,13 @@ impl fmt::Display for Report {
 }
 
 /// A server with both kinds of listener; killed when it is dropped.
-struct Server {
+struct TlsServer {
     child: Child,
     plain: SocketAddr,
     encrypted: SocketAddr,
 }
 
-impl Drop for Server {
+impl Drop for TlsServer {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -111,15 +111,21 @@ impl Drop for Server {
 ///
 /// # Errors
 /// When the server cannot be set up, or gives a wrong answer.
-pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -> Result<Report> {
+pub(crate) fn run(
+    sojourn: &Path,
+    dir: &Path,
+    window: Duration,
+    rounds: usize,
+) -> Result<TlsReport> {
     let server = start(sojourn, dir)?;
     let config = client_config(&dir.join("home/tls"))?;
     let (mut plain, mut encrypted) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        plain
-            .push(measure(&server, window, || Connection::open_tcp(server.plain, "bench", START))?);
+        plain.push(measure(&server, window, || {
+            BenchConnection::open_tcp(server.plain, "bench", START)
+        })?);
         encrypted.push(measure(&server, window, || {
-            Connection::open_encrypted(server.encrypted, "bench", Arc::clone(&config))
+            BenchConnection::open_encrypted(server.encrypted, "bench", Arc::clone(&config))
         })?);
     }
     let (plain, encrypted) = (median(plain), median(encrypted));
@@ -127,7 +133,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
     let cores = std::thread::available_parallelism()?.get().min(2 * CLIENTS) as f64;
     // Each byte is encrypted once and decrypted once, on cores that were busy with it before.
     let seconds = cores / plain.mb_per_s;
-    Ok(Report {
+    Ok(TlsReport {
         clients: CLIENTS,
         depth: DEPTH,
         request_bytes: READ,
@@ -146,7 +152,7 @@ fn median(mut windows: Vec<Figures>) -> Figures {
     windows[windows.len() / 2]
 }
 
-fn start(sojourn: &Path, dir: &Path) -> Result<Server> {
+fn start(sojourn: &Path, dir: &Path) -> Result<TlsServer> {
     let image = dir.join("image.raw");
     content::write_image(&image, SIZE).context("cannot write the image")?;
     let home = dir.join("home");
@@ -180,7 +186,7 @@ fn start(sojourn: &Path, dir: &Path) -> Result<Server> {
     let mut command = Command::new(sojourn);
     command.arg("--home").arg(&home).arg("serve").stdin(Stdio::null()).stderr(log);
     let child = command.spawn().context("cannot start the server")?;
-    let server = Server { child, plain, encrypted };
+    let server = TlsServer { child, plain, encrypted };
     let end = Instant::now() + START;
     while let Err(error) = warm_up(server.plain) {
         let log = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();
@@ -255,7 +261,7 @@ fn job() -> Job {
 
 /// Reads everything once.
 fn warm_up(address: SocketAddr) -> Result<()> {
-    let mut connection = Connection::open_tcp(address, "bench", START)?;
+    let mut connection = BenchConnection::open_tcp(address, "bench", START)?;
     let mut offsets = (0..SIZE).step_by(READ);
     connection.drive(job(), None, || offsets.next())?;
     connection.close();
@@ -277,17 +283,17 @@ fn client_config(tls: &Path) -> Result<Arc<ClientConfig>> {
 
 /// One window.
 fn measure(
-    server: &Server,
+    server: &TlsServer,
     window: Duration,
-    open: impl Fn() -> Result<Connection> + Sync,
+    open: impl Fn() -> Result<BenchConnection> + Sync,
 ) -> Result<Figures> {
     let connections = (0..CLIENTS).map(|_| open()).collect::<Result<Vec<_>>>()?;
     let mut tree = Tree::new(server.child.id());
     let before = tree.usage();
     let start = Instant::now();
     let until = start + window;
-    let done: Vec<Result<(Connection, Tally)>> = std::thread::scope(|scope| {
-        let drive = |(index, mut connection): (usize, Connection)| {
+    let done: Vec<Result<(BenchConnection, ConnectionResult)>> = std::thread::scope(|scope| {
+        let drive = |(index, mut connection): (usize, BenchConnection)| {
             scope.spawn(move || {
                 let mut offset = index as u64 * (SIZE / CLIENTS as u64);
                 let next = || {

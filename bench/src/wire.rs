@@ -44,7 +44,7 @@ pub(crate) const REPLY: usize = 16;
 
 /// A request's header: magic, flags, type, cookie, offset, length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct RequestHeader {
     /// The command.
     pub(crate) kind: u16,
     /// Comes back in the reply.
@@ -55,7 +55,7 @@ pub(crate) struct Request {
     pub(crate) length: u32,
 }
 
-impl Request {
+impl RequestHeader {
     /// The header's bytes.
     pub(crate) fn encode(&self, out: &mut [u8]) {
         out[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_request_is_laid_out_as_the_protocol_says() {
-        let request = Request { kind: WRITE, cookie: 0x0102, offset: 1 << 40, length: 4096 };
+        let request = RequestHeader { kind: WRITE, cookie: 0x0102, offset: 1 << 40, length: 4096 };
         let mut bytes = [0xff; REQUEST];
         request.encode(&mut bytes);
         assert_eq!(
@@ -103,8 +103,8 @@ mod tests {
                 0, 0, 0x10, 0
             ]
         );
-        assert_eq!(Request::decode(&bytes), Some(request));
+        assert_eq!(RequestHeader::decode(&bytes), Some(request));
         bytes[0] = 0;
-        assert_eq!(Request::decode(&bytes), None);
+        assert_eq!(RequestHeader::decode(&bytes), None);
     }
 }

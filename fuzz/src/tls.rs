@@ -65,7 +65,7 @@ impl World {
     }
 
     /// A client at the beginning of its handshake.
-    pub fn client(&self, shows: Shows) -> Client {
+    pub fn client(&self, shows: Shows) -> TlsClient {
         let config = match shows {
             Shows::Known => &self.known,
             Shows::Foreign => &self.foreign,
@@ -74,7 +74,7 @@ impl World {
         let name = ServerName::try_from(SERVER).expect("a name");
         let mut tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
         tls.set_buffer_limit(None);
-        Client(tls)
+        TlsClient(tls)
     }
 }
 
@@ -100,9 +100,9 @@ fn config(trusted: &Path, identity: Option<&Path>) -> Arc<ClientConfig> {
 }
 
 /// A client's side of TLS, apart from any stream.
-pub struct Client(ClientConnection);
+pub struct TlsClient(ClientConnection);
 
-impl Client {
+impl TlsClient {
     /// The server is known, though not whether it takes the client.
     pub fn has_shaken_hands(&self) -> bool {
         !self.0.is_handshaking()

@@ -14,7 +14,7 @@ use nbd::codec::constants::{OPTION_MAGIC, option, option_reply};
 use nbd::codec::option::{ClientFlags, GREETING, OptionReplyHeader, OptionRequest, REPLY_HEADER};
 use nbd::{ExportSummary, Exports, Peer, Purpose, Server, Session, Tls};
 use sojourn_fuzz::exports::{One, limits};
-use sojourn_fuzz::tls::{CLIENT, Client, Shows, World};
+use sojourn_fuzz::tls::{CLIENT, Shows, TlsClient, World};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -178,7 +178,7 @@ async fn agree(
 async fn shake_hands(
     replies: &mut (impl AsyncRead + Unpin),
     requests: &mut (impl AsyncWrite + Unpin),
-    tls: &mut Client,
+    tls: &mut TlsClient,
 ) -> bool {
     let mut room = [0; 4096];
     loop {

@@ -5,7 +5,7 @@
 //!
 //! [`Connection`]: crate::client::Connection
 
-use crate::client::{Job, Tally, send_all};
+use crate::client::{ConnectionResult, Job, send_all};
 use crate::content;
 use crate::side_by_side::Driven;
 use crate::wire::u32_at;
@@ -236,7 +236,7 @@ impl Driven for Initiator {
         job: Job,
         until: Option<Instant>,
         next: &mut dyn FnMut() -> Option<u64>,
-    ) -> Result<Tally> {
+    ) -> Result<ConnectionResult> {
         ensure!(!job.writes || job.bytes <= IMMEDIATE, "the write is too long");
         let mut flight = CommandsInFlight::new(job);
         let start = Instant::now();
@@ -244,7 +244,7 @@ impl Driven for Initiator {
             let Some(offset) = next() else { break };
             flight.launch(self, slot, offset, start)?;
         }
-        let mut tally = Tally::default();
+        let mut tally = ConnectionResult::default();
         let mut input = vec![0; 4 * (HEADER + SEGMENT)];
         let (mut from, mut to) = (0, 0);
         flight.send(&mut self.stream)?;

@@ -3,12 +3,14 @@
 mod initiator;
 mod tgt;
 
-use crate::client::{Connection, Job};
+use crate::client::{BenchConnection, Job};
 use crate::content;
 use crate::home::Home;
-use crate::place::Place;
+use crate::place::Endpoint;
 use crate::process::Tree;
-use crate::side_by_side::{self, Comparison, Connect, Driven, Figure, Report, SIZE, Served};
+use crate::side_by_side::{
+    self, Comparison, Connect, Driven, Figure, SIZE, Served, SideBySideReport,
+};
 use anyhow::{Context, Result, bail, ensure};
 use initiator::Initiator;
 use std::net::{SocketAddr, TcpStream};
@@ -40,7 +42,12 @@ const GOALS: [Comparison; 6] = [
 ///
 /// # Errors
 /// When a server of ours cannot be set up, or any one gives a wrong answer.
-pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -> Result<Report> {
+pub(crate) fn run(
+    sojourn: &Path,
+    dir: &Path,
+    window: Duration,
+    rounds: usize,
+) -> Result<SideBySideReport> {
     let image = dir.join("image.raw");
     content::write_image(&image, SIZE).context("cannot write the image")?;
     let mut left_out = Vec::new();
@@ -69,7 +76,7 @@ fn ours(sojourn: &Path, dir: &Path, image: &Path) -> Result<Vec<Served>> {
     let tree = Tree::new(serving.pid());
     let process = Rc::new((serving, home));
     let by_nbd = move |_: Job| -> Result<Box<dyn Driven>> {
-        Ok(Box::new(Connection::open_at(&Place::Tcp(nbd), "disk")?))
+        Ok(Box::new(BenchConnection::open_at(&Endpoint::Tcp(nbd), "disk")?))
     };
     Ok(vec![
         Served {
@@ -91,9 +98,9 @@ fn opener(address: SocketAddr, target: &'static str, lun: u8) -> Connect {
 
 /// An address that is free now.
 fn free_address() -> Result<SocketAddr> {
-    match Place::free_tcp().context("no TCP on this machine")? {
-        Place::Tcp(address) => Ok(address),
-        Place::Unix(path) => bail!("{} is no address", path.display()),
+    match Endpoint::free_tcp().context("no TCP on this machine")? {
+        Endpoint::Tcp(address) => Ok(address),
+        Endpoint::Unix(path) => bail!("{} is no address", path.display()),
     }
 }
 

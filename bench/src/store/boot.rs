@@ -5,7 +5,7 @@
 //! counts. The files lie in the page cache, of ours and of the other alike.
 
 use super::{Images, command, peer, ranges};
-use crate::client::Connection;
+use crate::client::BenchConnection;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt;
@@ -57,24 +57,28 @@ impl fmt::Display for Boot {
 }
 
 /// A server that is killed when it is dropped.
-struct Server(Child);
+struct ServerProcess(Child);
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts a server and connects as soon as it answers.
-    fn start(command: &mut Command, socket: &Path, export: &str) -> Result<(Self, Connection)> {
+    fn start(
+        command: &mut Command,
+        socket: &Path,
+        export: &str,
+    ) -> Result<(Self, BenchConnection)> {
         let _ = std::fs::remove_file(socket);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = Self(command.spawn().with_context(|| format!("cannot run {command:?}"))?);
         let end = Instant::now() + PATIENCE;
         loop {
-            match Connection::open(socket, export) {
+            match BenchConnection::open(socket, export) {
                 Ok(connection) => return Ok((server, connection)),
                 Err(error) => {
                     ensure!(Instant::now() < end, "no answer from {command:?}: {error:#}");
@@ -88,14 +92,14 @@ impl Server {
 }
 
 /// The reads of a boot, and what they must give.
-struct Trace {
+struct BootReads {
     reads: Vec<(u64, usize)>,
     image: std::fs::File,
 }
 
-impl Trace {
+impl BootReads {
     /// Plays it; milliseconds.
-    fn play(&self, connection: &mut Connection) -> Result<f64> {
+    fn play(&self, connection: &mut BenchConnection) -> Result<f64> {
         let mut took = Duration::ZERO;
         let (mut buffer, mut expected) = (Vec::new(), Vec::new());
         for (offset, len) in &self.reads {
@@ -132,7 +136,7 @@ pub(crate) fn measure(
     let mut reads = ranges(&images.boot)?;
     reads.retain(|(offset, len)| *len > 0 && offset + *len as u64 <= size);
     ensure!(!reads.is_empty(), "{} names no range of the image", images.boot.display());
-    let trace = Trace { reads, image: std::fs::File::open(&images.image)? };
+    let trace = BootReads { reads, image: std::fs::File::open(&images.image)? };
     // What was written is not to be written back while boots are timed.
     command::run(&mut Command::new("sync"))?;
     command::run(peer::sojourn(sojourn, home).args(["disk", "create", "d", "--from", "a"]))?;
@@ -141,14 +145,14 @@ pub(crate) fn measure(
     serve.args(["serve", "--nbd"]).arg(format!("unix:{}", socket.display()));
     let first_byte_ms = least(3 * rounds, || {
         let start = Instant::now();
-        let (_server, mut connection) = Server::start(&mut serve, &socket, "d")?;
+        let (_server, mut connection) = ServerProcess::start(&mut serve, &socket, "d")?;
         connection.read(0, &mut [0; FIRST])?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
     })?;
     let mut warm_ms = f64::INFINITY;
     let mut cold = |serve: &mut Command| {
         least(rounds, || {
-            let (_server, mut connection) = Server::start(serve, &socket, "d")?;
+            let (_server, mut connection) = ServerProcess::start(serve, &socket, "d")?;
             let cold = trace.play(&mut connection)?;
             warm_ms = warm_ms.min(trace.play(&mut connection)?);
             Ok(cold)
@@ -172,7 +176,7 @@ pub(crate) fn measure(
 }
 
 /// A boot from qemu-nbd on a compressed qcow2 image.
-fn qemu(images: &Images, scratch: &Path, trace: &Trace, rounds: usize) -> Result<Option<f64>> {
+fn qemu(images: &Images, scratch: &Path, trace: &BootReads, rounds: usize) -> Result<Option<f64>> {
     if peer::Peer::QemuImg.ready().is_err() {
         return Ok(None);
     }
@@ -186,7 +190,7 @@ fn qemu(images: &Images, scratch: &Path, trace: &Trace, rounds: usize) -> Result
     serve.args(["--read-only", "--persistent", "--format", "qcow2", "--socket"]);
     serve.arg(&socket).arg(&qcow2);
     let ms = least(rounds, || {
-        let (_server, mut connection) = Server::start(&mut serve, &socket, "")?;
+        let (_server, mut connection) = ServerProcess::start(&mut serve, &socket, "")?;
         trace.play(&mut connection)
     })?;
     Ok(Some(ms))

@@ -12,14 +12,14 @@ const TICKS: f64 = 100.0;
 
 /// What a command cost.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Cost {
+pub(crate) struct CommandCost {
     /// CPU seconds, user and system, of the command and all that it waited for.
     pub(crate) cpu: f64,
     /// Seconds from start to end.
     pub(crate) wall: f64,
 }
 
-impl Cost {
+impl CommandCost {
     /// The lesser of each.
     pub(crate) fn least(self, other: Self) -> Self {
         Self { cpu: self.cpu.min(other.cpu), wall: self.wall.min(other.wall) }
@@ -38,16 +38,16 @@ fn of_children() -> Result<f64> {
 }
 
 /// Runs a command; fails with what it said when it fails.
-pub(crate) fn run(command: &mut Command) -> Result<Cost> {
+pub(crate) fn run(command: &mut Command) -> Result<CommandCost> {
     printed(command).map(|(cost, _)| cost)
 }
 
 /// As [`run`], with what the command printed.
-pub(crate) fn printed(command: &mut Command) -> Result<(Cost, String)> {
+pub(crate) fn printed(command: &mut Command) -> Result<(CommandCost, String)> {
     command.stdin(Stdio::null());
     let (before, start) = (of_children()?, Instant::now());
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    let cost = Cost { cpu: of_children()? - before, wall: start.elapsed().as_secs_f64() };
+    let cost = CommandCost { cpu: of_children()? - before, wall: start.elapsed().as_secs_f64() };
     ensure!(
         output.status.success(),
         "{command:?} failed ({}): {}",

@@ -10,8 +10,8 @@ mod command;
 mod peer;
 
 use anyhow::{Context, Result, ensure};
-use command::Cost;
-use peer::{Outcome, Peer};
+use command::CommandCost;
+use peer::{ImportExportCost, Peer};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,25 +29,25 @@ pub(crate) struct Images {
 
 /// Everything that a run found.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct StoreReport {
     format: u32,
     image_bytes: u64,
     data_bytes: u64,
-    tools: Vec<Row>,
+    tools: Vec<ToolRow>,
     left_out: Vec<LeftOut>,
     verify: Verify,
     rebuilt: Rebuilt,
     boot: boot::Boot,
-    targets: Vec<Target>,
+    targets: Vec<StoreGoal>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct ToolRow {
     tool: &'static str,
-    import: Cost,
+    import: CommandCost,
     /// Bytes of all files of the store.
     stored_bytes: u64,
-    export: Option<Cost>,
+    export: Option<CommandCost>,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,9 +59,9 @@ struct LeftOut {
 #[derive(Debug, Serialize)]
 struct Verify {
     /// What is stored compared with its checksums.
-    cost: Cost,
+    cost: CommandCost,
     /// Chunks decompressed and compared with their hashes.
-    deep: Cost,
+    deep: CommandCost,
     /// Plain bytes of the chunks.
     bytes: u64,
     /// Bytes that were read back.
@@ -78,7 +78,7 @@ struct Rebuilt {
 
 /// A figure that is to be reached.
 #[derive(Debug, Serialize)]
-struct Target {
+struct StoreGoal {
     what: String,
     value: f64,
     limit: f64,
@@ -87,7 +87,7 @@ struct Target {
     reached: bool,
 }
 
-impl Target {
+impl StoreGoal {
     fn least(what: impl Into<String>, value: f64, limit: f64) -> Self {
         Self { what: what.into(), value, limit, at_least: true, reached: value >= limit }
     }
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-impl Report {
+impl StoreReport {
     /// Whether every target is reached.
     pub(crate) fn all_reached(&self) -> bool {
         self.targets.iter().all(|target| target.reached)
@@ -110,11 +110,11 @@ pub(crate) fn run(
     sojourn: &Path,
     scratch: &Path,
     rounds: usize,
-) -> Result<Report> {
+) -> Result<StoreReport> {
     let image_bytes = std::fs::metadata(&images.image)
         .with_context(|| format!("cannot use {}", images.image.display()))?
         .len();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ToolRow> = Vec::new();
     let mut left_out = Vec::new();
     let mut peers = Vec::new();
     for peer in peer::ALL {
@@ -132,7 +132,7 @@ pub(crate) fn run(
             let outcome = peer.run(sojourn, &images.image, &dir)?;
             match rows.iter_mut().find(|row| row.tool == peer.name()) {
                 Some(row) => row.improve(outcome),
-                None => rows.push(Row::new(*peer, outcome)),
+                None => rows.push(ToolRow::new(*peer, outcome)),
             }
             if *peer != Peer::Sojourn || round + 1 < rounds {
                 std::fs::remove_dir_all(&dir)?;
@@ -144,7 +144,7 @@ pub(crate) fn run(
     let verify = verify(sojourn, &home, rounds)?;
     let rebuilt = rebuilt(sojourn, images, &home, scratch)?;
     let boot = boot::measure(sojourn, images, &home, scratch, rounds)?;
-    let mut report = Report {
+    let mut report = StoreReport {
         format: 1,
         image_bytes,
         data_bytes: verify.bytes,
@@ -159,13 +159,13 @@ pub(crate) fn run(
     Ok(report)
 }
 
-impl Row {
-    fn new(peer: Peer, outcome: Outcome) -> Self {
-        let Outcome { import, stored_bytes, export } = outcome;
+impl ToolRow {
+    fn new(peer: Peer, outcome: ImportExportCost) -> Self {
+        let ImportExportCost { import, stored_bytes, export } = outcome;
         Self { tool: peer.name(), import, stored_bytes, export }
     }
 
-    fn improve(&mut self, outcome: Outcome) {
+    fn improve(&mut self, outcome: ImportExportCost) {
         self.import = self.import.least(outcome.import);
         self.export = match (self.export, outcome.export) {
             (Some(one), Some(other)) => Some(one.least(other)),
@@ -212,55 +212,55 @@ fn rebuilt(sojourn: &Path, images: &Images, home: &Path, scratch: &Path) -> Resu
     Ok(Rebuilt { added_bytes, added_fixed_bytes })
 }
 
-impl Report {
-    fn row(&self, tool: Peer) -> Option<&Row> {
+impl StoreReport {
+    fn row(&self, tool: Peer) -> Option<&ToolRow> {
         self.tools.iter().find(|row| row.tool == tool.name())
     }
 
-    fn targets(&self) -> Vec<Target> {
+    fn targets(&self) -> Vec<StoreGoal> {
         let mut targets = Vec::new();
         let Some(ours) = self.row(Peer::Sojourn) else { return targets };
-        let rate = |cost: Cost| self.image_bytes as f64 / 1e6 / cost.cpu;
+        let rate = |cost: CommandCost| self.image_bytes as f64 / 1e6 / cost.cpu;
         let stored = ours.stored_bytes as f64;
         let import = "import, MB of image per CPU second";
-        targets.push(Target::least(import, rate(ours.import), 500.0));
+        targets.push(StoreGoal::least(import, rate(ours.import), 500.0));
         if let Some(casync) = self.row(Peer::Casync) {
             let times = casync.import.cpu / ours.import.cpu;
-            targets.push(Target::least("import, times casync", times, 3.0));
+            targets.push(StoreGoal::least("import, times casync", times, 3.0));
             let part = stored / casync.stored_bytes as f64;
-            targets.push(Target::most("stored bytes, of casync's", part, 0.90));
+            targets.push(StoreGoal::most("stored bytes, of casync's", part, 0.90));
             if let (Some(mine), Some(other)) = (ours.export, casync.export) {
-                targets.push(Target::least("export, times casync", other.cpu / mine.cpu, 1.0));
+                targets.push(StoreGoal::least("export, times casync", other.cpu / mine.cpu, 1.0));
             }
         }
         if let Some(desync) = self.row(Peer::Desync) {
             let times = desync.import.cpu / ours.import.cpu;
-            targets.push(Target::least("import, times desync", times, 4.0));
+            targets.push(StoreGoal::least("import, times desync", times, 4.0));
         }
         if let Some(qemu) = self.row(Peer::QemuImg) {
             let part = stored / qemu.stored_bytes as f64;
-            targets.push(Target::most("stored bytes, of qcow2's with zstd", part, 1.0));
+            targets.push(StoreGoal::most("stored bytes, of qcow2's with zstd", part, 1.0));
         }
         let verified = self.verify.stored_bytes as f64 / 1e6 / self.verify.cost.cpu;
-        targets.push(Target::least("verify, MB of the store per CPU second", verified, 1000.0));
+        targets.push(StoreGoal::least("verify, MB of the store per CPU second", verified, 1000.0));
         if let Some(fixed) = self.rebuilt.added_fixed_bytes {
             let part = self.rebuilt.added_bytes as f64 / fixed as f64;
-            targets.push(Target::most("rebuilt image adds, of fixed 64 KiB", part, 0.30));
+            targets.push(StoreGoal::most("rebuilt image adds, of fixed 64 KiB", part, 0.30));
         }
-        targets.push(Target::most(
+        targets.push(StoreGoal::most(
             "first byte after process start, ms",
             self.boot.first_byte_ms,
             25.0,
         ));
         if let Some(qemu) = self.boot.qemu_ms {
             let part = self.boot.ahead_ms / qemu;
-            targets.push(Target::most("boot from a cold cache, of qemu-nbd's time", part, 1.0));
+            targets.push(StoreGoal::most("boot from a cold cache, of qemu-nbd's time", part, 1.0));
         }
         targets
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StoreReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mb = |bytes: u64| bytes as f64 / 1e6;
         writeln!(
@@ -275,7 +275,7 @@ impl fmt::Display for Report {
             "tool", "import CPU s", "MB/CPU s", "stored MB", "export CPU s", "MB/CPU s"
         )?;
         for row in &self.tools {
-            let rate = |cost: Cost| format!("{:.0}", mb(self.image_bytes) / cost.cpu);
+            let rate = |cost: CommandCost| format!("{:.0}", mb(self.image_bytes) / cost.cpu);
             let (export, back) = match row.export {
                 Some(cost) => (format!("{:.2}", cost.cpu), rate(cost)),
                 None => ("-".into(), "-".into()),

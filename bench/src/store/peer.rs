@@ -1,6 +1,6 @@
 //! The tools, and how each imports an image and gives it back.
 
-use super::command::{self, Cost};
+use super::command::{self, CommandCost};
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,11 +21,11 @@ pub(crate) const ALL: [Peer; 6] =
     [Peer::Sojourn, Peer::Casync, Peer::Desync, Peer::Restic, Peer::Borg, Peer::QemuImg];
 
 /// What storing an image and getting it back cost.
-pub(crate) struct Outcome {
-    pub(crate) import: Cost,
+pub(crate) struct ImportExportCost {
+    pub(crate) import: CommandCost,
     pub(crate) stored_bytes: u64,
     /// `None` where nobody would get an image back this way.
-    pub(crate) export: Option<Cost>,
+    pub(crate) export: Option<CommandCost>,
 }
 
 /// The released binary on a home.
@@ -76,7 +76,7 @@ impl Peer {
     }
 
     /// Imports an image into a new store below `dir`, and gets it back.
-    pub(crate) fn run(self, binary: &Path, image: &Path, dir: &Path) -> Result<Outcome> {
+    pub(crate) fn run(self, binary: &Path, image: &Path, dir: &Path) -> Result<ImportExportCost> {
         std::fs::create_dir_all(dir)?;
         let (back, store) = (dir.join("back"), dir.join("store"));
         let (import, export) = match self {
@@ -141,7 +141,7 @@ impl Peer {
         // Kept free for a full disk, whatever is stored: docs/gc.md.
         let reserve = store.join("reserve#0");
         let reserved = if reserve.exists() { command::room_of(&reserve)? } else { 0 };
-        Ok(Outcome { import, stored_bytes: command::room_of(&store)? - reserved, export })
+        Ok(ImportExportCost { import, stored_bytes: command::room_of(&store)? - reserved, export })
     }
 }
 

@@ -13,12 +13,12 @@ pub(crate) struct Arm {
     seek: Duration,
     /// Bytes in a second.
     rate: f64,
-    state: Mutex<State>,
+    state: Mutex<ArmState>,
 }
 
 /// What it did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Work {
+pub(crate) struct DiskWork {
     /// Reads.
     pub(crate) reads: u64,
     /// Their bytes.
@@ -28,34 +28,35 @@ pub(crate) struct Work {
 }
 
 #[derive(Debug)]
-struct State {
+struct ArmState {
     /// Takes no time while it is off: for what is prepared.
     on: bool,
     free: Instant,
     /// What was read last, and where that ended.
     last: Option<(String, u64)>,
-    work: Work,
+    work: DiskWork,
 }
 
 impl Arm {
     /// A disk that is off.
     pub(crate) fn new(seek: Duration, rate: f64) -> Self {
-        let state = State { on: false, free: Instant::now(), last: None, work: Work::default() };
+        let state =
+            ArmState { on: false, free: Instant::now(), last: None, work: DiskWork::default() };
         Self { seek, rate, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ArmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on reads take their time; what was done is counted anew.
     pub(crate) fn start(&self) {
         let mut state = self.state();
-        (state.on, state.work, state.last) = (true, Work::default(), None);
+        (state.on, state.work, state.last) = (true, DiskWork::default(), None);
     }
 
     /// From now on reads take no time; what was done since [`start`](Self::start).
-    pub(crate) fn stop(&self) -> Work {
+    pub(crate) fn stop(&self) -> DiskWork {
         let mut state = self.state();
         state.on = false;
         state.work

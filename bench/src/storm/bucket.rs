@@ -19,7 +19,7 @@ pub(crate) struct Bucket {
     address: SocketAddr,
 }
 
-struct Shared {
+struct BucketState {
     directory: PathBuf,
     arm: Arc<Arm>,
     /// Two who create the same object do so one after the other.
@@ -32,8 +32,11 @@ impl Bucket {
         fs::create_dir_all(directory)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen")?;
         let address = listener.local_addr()?;
-        let shared =
-            Arc::new(Shared { directory: directory.to_owned(), arm, creating: Mutex::default() });
+        let shared = Arc::new(BucketState {
+            directory: directory.to_owned(),
+            arm,
+            creating: Mutex::default(),
+        });
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
@@ -65,7 +68,7 @@ impl Bucket {
 
 /// A request's head.
 #[derive(Default)]
-struct Head {
+struct RequestHead {
     method: String,
     /// Below the bucket, decoded.
     key: String,
@@ -75,13 +78,13 @@ struct Head {
     only_new: bool,
 }
 
-struct Answer {
+struct HttpResponse {
     status: &'static str,
     headers: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     fn new(status: &'static str) -> Self {
         Self { status, headers: String::new(), body: Vec::new() }
     }
@@ -92,7 +95,7 @@ impl Answer {
     }
 }
 
-impl Shared {
+impl BucketState {
     fn serve(&self, stream: TcpStream) -> Result<()> {
         stream.set_nodelay(true)?;
         let mut input = BufReader::new(stream.try_clone()?);
@@ -102,7 +105,7 @@ impl Shared {
             let mut body = vec![0; head.length];
             input.read_exact(&mut body)?;
             let answer = self.answer(&head, &body).unwrap_or_else(|error| {
-                let mut answer = Answer::new("500 Internal Server Error");
+                let mut answer = HttpResponse::new("500 Internal Server Error");
                 answer.body = error.to_string().into_bytes();
                 answer
             });
@@ -121,7 +124,7 @@ impl Shared {
         Ok(())
     }
 
-    fn answer(&self, head: &Head, body: &[u8]) -> Result<Answer> {
+    fn answer(&self, head: &RequestHead, body: &[u8]) -> Result<HttpResponse> {
         ensure!(!head.key.split('/').any(|part| part == ".."), "a key that leads elsewhere");
         let path = self.directory.join(&head.key);
         let asked = |name: &str| head.query.iter().find(|(key, _)| key == name);
@@ -140,24 +143,24 @@ impl Shared {
                     // Deleting what is not there is no error in S3.
                     let _ = fs::remove_file(self.directory.join(key));
                 }
-                Ok(Answer::xml("<DeleteResult></DeleteResult>".to_owned()))
+                Ok(HttpResponse::xml("<DeleteResult></DeleteResult>".to_owned()))
             }
-            _ => Ok(Answer::new("501 Not Implemented")),
+            _ => Ok(HttpResponse::new("501 Not Implemented")),
         }
     }
 
-    fn get(&self, head: &Head, path: &Path) -> Result<Answer> {
+    fn get(&self, head: &RequestHead, path: &Path) -> Result<HttpResponse> {
         let Ok(meta) = fs::metadata(path).and_then(|meta| {
             if meta.is_file() { Ok(meta) } else { Err(std::io::ErrorKind::NotFound.into()) }
         }) else {
-            return Ok(Answer::new("404 Not Found\r\nContent-Length: 0"));
+            return Ok(HttpResponse::new("404 Not Found\r\nContent-Length: 0"));
         };
         let size = meta.len();
         let (first, last) = head.range.unwrap_or((0, u64::MAX));
         let end = last.saturating_add(1).min(size);
         ensure!(first <= end, "a range beyond the end");
         let mut answer =
-            Answer::new(if head.range.is_some() { "206 Partial Content" } else { "200 OK" });
+            HttpResponse::new(if head.range.is_some() { "206 Partial Content" } else { "200 OK" });
         write!(
             answer.headers,
             "ETag: \"{size:x}\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
@@ -179,10 +182,10 @@ impl Shared {
         Ok(answer)
     }
 
-    fn put(&self, head: &Head, path: &Path, body: &[u8]) -> Result<Answer> {
+    fn put(&self, head: &RequestHead, path: &Path, body: &[u8]) -> Result<HttpResponse> {
         let _alone = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         if head.only_new && path.exists() {
-            return Ok(Answer::new("412 Precondition Failed"));
+            return Ok(HttpResponse::new("412 Precondition Failed"));
         }
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -190,12 +193,12 @@ impl Shared {
         let fresh = self.directory.join(".fresh");
         fs::write(&fresh, body)?;
         fs::rename(&fresh, path)?;
-        let mut answer = Answer::new("200 OK");
+        let mut answer = HttpResponse::new("200 OK");
         write!(answer.headers, "ETag: \"{:x}\"\r\n", body.len())?;
         Ok(answer)
     }
 
-    fn list(&self, prefix: &str, only_here: bool) -> Result<Answer> {
+    fn list(&self, prefix: &str, only_here: bool) -> Result<HttpResponse> {
         let mut keys = Vec::new();
         collect(&self.directory, "", &mut keys)?;
         keys.sort();
@@ -222,7 +225,7 @@ impl Shared {
             write!(body, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>")?;
         }
         body.push_str("</ListBucketResult>");
-        Ok(Answer::xml(body))
+        Ok(HttpResponse::xml(body))
     }
 }
 
@@ -244,7 +247,7 @@ fn collect(directory: &Path, prefix: &str, keys: &mut Vec<(String, u64)>) -> Res
 }
 
 /// The head of the next request; `None` when the client is done.
-fn read_head(input: &mut impl BufRead) -> Result<Option<Head>> {
+fn read_head(input: &mut impl BufRead) -> Result<Option<RequestHead>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -253,7 +256,8 @@ fn read_head(input: &mut impl BufRead) -> Result<Option<Head>> {
     let (method, target) = words.next().zip(words.next()).context("not a request")?;
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
-    let mut head = Head { method: method.to_owned(), key: decoded(key), ..Head::default() };
+    let mut head =
+        RequestHead { method: method.to_owned(), key: decoded(key), ..RequestHead::default() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         head.query.push((name.to_owned(), decoded(value)));

@@ -2,7 +2,7 @@
 
 use super::arm::Arm;
 use crate::raw::negotiate;
-use crate::wire::{self, Request};
+use crate::wire::{self, RequestHeader};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ fn serve_one(mut stream: UnixStream, file: &File, size: u64, arm: &Arm) -> Resul
     let mut header = [0; wire::REQUEST];
     loop {
         stream.read_exact(&mut header)?;
-        let request = Request::decode(&header).context("not a request")?;
+        let request = RequestHeader::decode(&header).context("not a request")?;
         let mut data = Vec::new();
         let mut error = 0;
         match request.kind {

@@ -11,10 +11,10 @@ pub(crate) mod bucket;
 mod export;
 mod qemu;
 
-use crate::client::Connection;
+use crate::client::BenchConnection;
 use crate::home::Home;
 use anyhow::{Context, Result, bail, ensure};
-use arm::{Arm, Work};
+use arm::{Arm, DiskWork};
 use boots::Boots;
 use bucket::Bucket;
 use serde::Serialize;
@@ -35,7 +35,7 @@ const OF_QEMU: f64 = 0.20;
 
 /// What is measured.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct StormArgs {
     /// Recorded boots, which clients take turns with: traces in any format that `sojourn trace`
     /// reads, or files (.txt) with a line `OFFSET LENGTH` for each read, in bytes
     /// [default: one that is made up]
@@ -73,14 +73,14 @@ struct Switches {
 
 /// Who serves.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum DiskServerKind {
     Ours(Switches),
     Qemu { page_cache: bool },
 }
 
-struct Case {
+struct StormCase {
     name: &'static str,
-    kind: Kind,
+    kind: DiskServerKind,
 }
 
 const NOTHING: Switches = Switches {
@@ -100,13 +100,13 @@ const EVERYTHING: Switches = Switches {
     turns: true,
 };
 
-const fn ours(name: &'static str, switches: Switches) -> Case {
-    Case { name, kind: Kind::Ours(switches) }
+const fn ours(name: &'static str, switches: Switches) -> StormCase {
+    StormCase { name, kind: DiskServerKind::Ours(switches) }
 }
 
 /// Each switch alone (reading ahead and boot lists fill the cache, and are nothing without it), all of
 /// them, all but one, and the others.
-const CASES: [Case; 11] = [
+const CASES: [StormCase; 11] = [
     ours("nothing", NOTHING),
     ours("single-flight", Switches { single_flight: true, ..NOTHING }),
     ours("cache", Switches { cache: true, ..NOTHING }),
@@ -116,8 +116,8 @@ const CASES: [Case; 11] = [
     ours("all-but-boot-list", Switches { boot_lists: false, ..EVERYTHING }),
     ours("all-but-boot-copy", Switches { boot_copies: false, ..EVERYTHING }),
     ours("everything", EVERYTHING),
-    Case { name: "qemu-nbd", kind: Kind::Qemu { page_cache: false } },
-    Case { name: "qemu-nbd-page-cache", kind: Kind::Qemu { page_cache: true } },
+    StormCase { name: "qemu-nbd", kind: DiskServerKind::Qemu { page_cache: false } },
+    StormCase { name: "qemu-nbd-page-cache", kind: DiskServerKind::Qemu { page_cache: true } },
 ];
 
 impl Switches {
@@ -138,7 +138,7 @@ impl Switches {
 
 /// What one case took.
 #[derive(Debug, Serialize)]
-struct Row {
+struct StormRow {
     case: &'static str,
     /// What all clients waited for their answers, seconds.
     waited: f64,
@@ -147,14 +147,14 @@ struct Row {
     /// The longest wait for one answer, milliseconds.
     longest_ms: f64,
     /// What the disk did.
-    disk: Work,
+    disk: DiskWork,
     /// `waited`, of the case with nothing.
     of_nothing: Option<f64>,
 }
 
 /// Everything that a run found.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct StormReport {
     format: u32,
     clients: usize,
     boots: usize,
@@ -162,19 +162,19 @@ pub(crate) struct Report {
     read_bytes: u64,
     seek_ms: f64,
     rate_mb: f64,
-    rows: Vec<Row>,
+    rows: Vec<StormRow>,
     left_out: Vec<String>,
-    targets: Vec<Target>,
+    targets: Vec<StormGoal>,
 }
 
 #[derive(Debug, Serialize)]
-struct Target {
+struct StormGoal {
     what: &'static str,
     value: f64,
     at_most: f64,
 }
 
-impl Report {
+impl StormReport {
     /// Whether everything is reached that was measured.
     pub(crate) fn all_reached(&self) -> bool {
         self.targets.iter().all(|target| target.value <= target.at_most)
@@ -200,13 +200,13 @@ impl Report {
             ),
         ] {
             if let Some(other) = self.waited(case) {
-                self.targets.push(Target { what, value: everything / other, at_most });
+                self.targets.push(StormGoal { what, value: everything / other, at_most });
             }
         }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StormReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -265,7 +265,7 @@ struct Waited {
 }
 
 /// Measures every case, one after the other.
-pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<Report> {
+pub(crate) fn run(options: &StormArgs, sojourn: &Path, scratch: &Path) -> Result<StormReport> {
     ensure!((1..=1000).contains(&options.clients), "--clients must be 1 to 1000");
     ensure!((0.0..=1000.0).contains(&options.seek), "--seek must be 0 to 1000");
     ensure!((0.1..=1e6).contains(&options.rate), "--rate must be 0.1 to 1000000");
@@ -280,7 +280,7 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     let boots = Boots::load(&options.boot, options.image.as_deref(), most, scratch)?;
     let arm = Arc::new(Arm::new(Duration::from_secs_f64(options.seek / 1e3), options.rate * 1e6));
     let all = (0..options.clients).flat_map(|number| boots.of(number));
-    let mut report = Report {
+    let mut report = StormReport {
         format: 1,
         clients: options.clients,
         boots: boots.reads.len(),
@@ -296,24 +296,24 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     for (number, case) in cases.into_iter().enumerate() {
         eprintln!("{} …", case.name);
         let row = match case.kind {
-            Kind::Ours(switches) => {
+            DiskServerKind::Ours(switches) => {
                 let home = match &home {
                     Some(home) => home,
                     None => home.insert(prepare(sojourn, scratch, &boots, options.clients, &arm)?),
                 };
                 measure_ours(home, case.name, switches, &boots, options.clients, &arm)
             }
-            Kind::Qemu { page_cache } => {
+            DiskServerKind::Qemu { page_cache } => {
                 let dir = scratch.join(format!("qemu-{number}"));
                 measure_qemu(case.name, page_cache, &boots, options.clients, &arm, &dir)
             }
         };
         match (row, case.kind) {
             (Ok(row), _) => report.rows.push(row),
-            (Err(error), Kind::Qemu { .. }) => {
+            (Err(error), DiskServerKind::Qemu { .. }) => {
                 report.left_out.push(format!("{}: {error:#}", case.name));
             }
-            (Err(error), Kind::Ours(_)) => return Err(error.context(case.name)),
+            (Err(error), DiskServerKind::Ours(_)) => return Err(error.context(case.name)),
         }
     }
     report.compare();
@@ -367,7 +367,7 @@ fn measure_ours(
     boots: &Boots,
     clients: usize,
     arm: &Arm,
-) -> Result<Row> {
+) -> Result<StormRow> {
     let serving = home.serve(&switches.configuration(), None)?;
     row(case, boots, clients, arm, |number| serving.connect(&format!("d{number}")))
 }
@@ -379,11 +379,11 @@ fn measure_qemu(
     clients: usize,
     arm: &Arc<Arm>,
     dir: &Path,
-) -> Result<Row> {
+) -> Result<StormRow> {
     std::fs::create_dir_all(dir)?;
     let socket = dir.join("image.sock");
     export::start(&boots.image, &socket, Arc::clone(arm))?;
-    let servers = qemu::Servers::start(&socket, clients, page_cache, dir)?;
+    let servers = qemu::QemuServers::start(&socket, clients, page_cache, dir)?;
     row(case, boots, clients, arm, |number| servers.connect(number))
 }
 
@@ -392,13 +392,13 @@ fn row(
     boots: &Boots,
     clients: usize,
     arm: &Arm,
-    connect: impl Fn(usize) -> Result<Connection> + Sync,
-) -> Result<Row> {
+    connect: impl Fn(usize) -> Result<BenchConnection> + Sync,
+) -> Result<StormRow> {
     arm.start();
     let waited = storm(clients, boots, connect);
     let disk = arm.stop();
     let waited = waited?;
-    Ok(Row {
+    Ok(StormRow {
         case,
         waited: waited.sum.as_secs_f64(),
         took: waited.took.as_secs_f64(),
@@ -412,7 +412,7 @@ fn row(
 fn storm(
     clients: usize,
     boots: &Boots,
-    connect: impl Fn(usize) -> Result<Connection> + Sync,
+    connect: impl Fn(usize) -> Result<BenchConnection> + Sync,
 ) -> Result<Waited> {
     let ready = Barrier::new(clients);
     let each = |number: usize| -> Result<(Duration, Duration, Duration)> {

@@ -1,7 +1,7 @@
 //! What people run instead: a qemu-nbd for each client, each with a qcow2 overlay of its own, all
 //! over one raw image on the same slow disk.
 
-use crate::client::Connection;
+use crate::client::BenchConnection;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(60);
 
 /// Running servers; dropping them ends them.
-pub(crate) struct Servers {
+pub(crate) struct QemuServers {
     children: Vec<Child>,
     sockets: Vec<PathBuf>,
     mount: Option<Mount>,
@@ -34,7 +34,7 @@ impl Drop for Mount {
     }
 }
 
-impl Drop for Servers {
+impl Drop for QemuServers {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -44,7 +44,7 @@ impl Drop for Servers {
     }
 }
 
-impl Servers {
+impl QemuServers {
     /// Starts one for each of `clients` in `dir`, over the image that is exported at `socket`.
     /// `page_cache`: they open it as a file, whose pages the kernel keeps for all of them.
     pub(crate) fn start(
@@ -81,7 +81,7 @@ impl Servers {
         }
         let end = Instant::now() + START;
         for socket in &servers.sockets {
-            while let Err(error) = Connection::open(socket, "").map(Connection::close) {
+            while let Err(error) = BenchConnection::open(socket, "").map(BenchConnection::close) {
                 ensure!(Instant::now() < end, "qemu-nbd does not serve: {error:#}");
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -90,8 +90,8 @@ impl Servers {
     }
 
     /// A client of the server with this number.
-    pub(crate) fn connect(&self, number: usize) -> Result<Connection> {
-        Connection::open(&self.sockets[number], "")
+    pub(crate) fn connect(&self, number: usize) -> Result<BenchConnection> {
+        BenchConnection::open(&self.sockets[number], "")
     }
 }
 

@@ -5,7 +5,7 @@
 // only between its request's answer and the next request, when the server does not write to it.
 #![allow(unsafe_code)]
 
-use crate::client::{Job, Tally};
+use crate::client::{ConnectionResult, Job};
 use crate::content;
 use crate::side_by_side::Driven;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -63,10 +63,10 @@ impl Driven for VirtioDisk {
         job: Job,
         until: Option<Instant>,
         next: &mut dyn FnMut() -> Option<u64>,
-    ) -> Result<Tally> {
+    ) -> Result<ConnectionResult> {
         ensure!(job.depth * job.bytes <= self.region.len, "no room for so many requests");
         let mut slots = vec![(0, Instant::now()); job.depth];
-        let mut tally = Tally::default();
+        let mut tally = ConnectionResult::default();
         let mut in_flight = 0;
         for (number, slot) in slots.iter_mut().enumerate() {
             let Some(offset) = next() else { break };

@@ -3,13 +3,14 @@
 
 mod disk;
 
-use crate::client::{Connection, Job};
+use crate::client::{BenchConnection, Job};
 use crate::contender::{self, Bench};
 use crate::content;
 use crate::home::Home;
 use crate::process::Tree;
 use crate::side_by_side::{
-    self, Comparison, Connect, Driven, Figure, Killed, LOADS, Report, SIZE, Served, WARM_UP,
+    self, Comparison, Connect, Driven, Figure, Killed, LOADS, SIZE, Served, SideBySideReport,
+    WARM_UP,
 };
 use crate::tool::find;
 use anyhow::{Context, Result, ensure};
@@ -48,7 +49,12 @@ const GOALS: [Comparison; 5] = [
 ///
 /// # Errors
 /// When a server of ours cannot be set up, or any one gives a wrong answer.
-pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -> Result<Report> {
+pub(crate) fn run(
+    sojourn: &Path,
+    dir: &Path,
+    window: Duration,
+    rounds: usize,
+) -> Result<SideBySideReport> {
     let bench = Bench::new(dir, SIZE, sojourn.to_owned())?;
     let mut left_out = Vec::new();
     let mut servers = vec![ours(sojourn, dir)?];
@@ -118,7 +124,7 @@ fn nbd(bench: &Bench, name: &str) -> Result<Served> {
     let (place, export, tree) = (server.place().clone(), server.export(0), server.tree());
     let name = if name == "nbdkit-file" { "nbdkit, NBD" } else { "sojourn, NBD" };
     let open = Box::new(move |_: Job| -> Result<Box<dyn Driven>> {
-        Ok(Box::new(Connection::open_at(&place, &export)?))
+        Ok(Box::new(BenchConnection::open_at(&place, &export)?))
     });
     Ok(Served { name, open, tree, _process: Rc::new(server) })
 }

@@ -12,7 +12,7 @@ use crate::verify::Expected;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;
 use nbd::codec::constants::{command, command_flags, export_flags};
-use nbd::codec::request::Request;
+use nbd::codec::request::RequestHeader;
 use nbd::{Address, Stream, Terms};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,7 +54,7 @@ pub(crate) struct Lane {
 
 /// A request under way.
 #[derive(Debug)]
-struct Slot {
+struct RequestSlot {
     /// The cookie; 0 marks a free slot.
     cookie: u64,
     lane: usize,
@@ -77,7 +77,7 @@ struct RequestTable {
     lanes: Vec<Lane>,
     /// Clients that may send, by the time when their next request is due.
     due: BinaryHeap<Reverse<(u64, usize)>>,
-    slots: Vec<Slot>,
+    slots: Vec<RequestSlot>,
     free: Vec<usize>,
     under_way: usize,
     /// Requests sent: the upper part of cookies, and the stamp of writes.
@@ -223,7 +223,7 @@ impl Connection {
         // Ends the session cleanly; a server that is gone already needs no goodbye.
         self.out.clear();
         let goodbye =
-            Request { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
+            RequestHeader { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
         goodbye.put(self.terms.style, &mut self.out);
         use tokio::io::AsyncWriteExt;
         let _ = self.stream.write_all(&self.out).await;
@@ -323,7 +323,7 @@ impl Connection {
             flags |= command_flags::PAYLOAD_LEN;
         }
         let (cookie, stamp) = self.table.launch(lane, due, step.op, offset, length);
-        let request = Request { flags, command, cookie, offset, len: u64::from(length) };
+        let request = RequestHeader { flags, command, cookie, offset, len: u64::from(length) };
         request.put(self.terms.style, &mut self.out);
         if step.op == Op::Write {
             let from = self.out.len();
@@ -437,7 +437,7 @@ impl RequestTable {
     /// Notes a client's next request as sent; gives its cookie and the stamp of its content.
     fn launch(&mut self, at: usize, due: u64, op: Op, offset: u64, length: u32) -> (u64, u64) {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
+            self.slots.push(RequestSlot {
                 cookie: 0,
                 lane: 0,
                 op,

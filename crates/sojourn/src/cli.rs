@@ -37,29 +37,29 @@ pub(crate) enum Command {
     Init(init::Args),
     /// Golden images and their versions
     #[command(subcommand, arg_required_else_help = true)]
-    Image(image::Image),
+    Image(image::ImageCommand),
     /// Private disks
     #[command(subcommand, arg_required_else_help = true)]
-    Disk(disk::Disk),
+    Disk(disk::DiskCommand),
     /// NBD exports as block devices of this machine
     #[command(subcommand, arg_required_else_help = true)]
-    Device(device::Device),
+    Device(device::DeviceCommand),
     /// Virtual machines: suspended here, resumed there
     #[command(subcommand, arg_required_else_help = true)]
-    Vm(vm::Vm),
+    Vm(vm::VmCommand),
     /// The store as a whole
     #[command(subcommand, arg_required_else_help = true)]
-    Store(store::Store),
+    Store(store::StoreCommand),
     /// Use a disk of a distant store on this machine: what is written goes up in the background
     Attach(Box<attach::Attach>),
     /// Give an attached disk up, once everything is in the store
     Detach(attach::Detach),
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
-    Borrow(borrow::Borrow),
+    Borrow(borrow::BorrowCommand),
     /// The block cache of the running server
     #[command(subcommand, arg_required_else_help = true)]
-    Cache(cache::Cache),
+    Cache(cache::CacheCommand),
     /// Machines that start from the network, and their disks
     #[command(subcommand, arg_required_else_help = true)]
     Machine(machine::MachineCommand),
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Discover(discover::Args),
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
-    Cert(cert::Cert),
+    Cert(cert::CertCommand),
     /// Tokens: who may use the HTTP API, and for what
     #[command(subcommand, arg_required_else_help = true)]
     Token(token::TokenCommand),
@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Config(config::ConfigCommand),
     /// Keys, trees and images that answer in place of the store
     #[command(subcommand, arg_required_else_help = true)]
-    Media(media::Media),
+    Media(media::MediaCommand),
     /// Delete what no image, disk or snapshot needs any more
     Gc(gc::Args),
     /// Serve disks and images over NBD
@@ -99,15 +99,15 @@ pub(crate) enum Command {
     Top(top::Args),
     /// Traces of block requests
     #[command(subcommand, arg_required_else_help = true)]
-    Trace(Box<trace::Trace>),
+    Trace(Box<trace::TraceCommand>),
     /// Replay a trace by many clients against any NBD server
     Replay(Box<replay::Args>),
     /// How a server behaves under load, by arithmetic
     #[command(subcommand, arg_required_else_help = true)]
-    Model(model::Model),
+    Model(model::ModelCommand),
     /// What caches would do under the load of a trace, and disks and their schedulers
     #[command(subcommand, arg_required_else_help = true)]
-    Simulate(Box<simulate::Simulate>),
+    Simulate(Box<simulate::SimulateCommand>),
     /// Measure a disk by reading it, and write a profile for simulate disk
     Calibrate(calibrate::Args),
     /// How many clients a server holds, and what to buy next

@@ -2,7 +2,7 @@
 //! server can read it; and a link that the user put there leads only where the user may go.
 
 use crate::cli::{Cli, Command};
-use crate::commands::serve::Place;
+use crate::commands::serve::EphemeralStorage;
 use block::{Error, ErrorKind, Result};
 use engine::Home;
 use nix::unistd::{Gid, Uid, User, initgroups, setgid, setgroups, setuid};
@@ -77,7 +77,7 @@ fn works_in_home(command: &Command) -> bool {
         // The low ports are the system's: another user has them from the service manager.
         Command::Netboot(_) => true,
         // Other disks are borrowed from by root alone.
-        Command::Serve(args) => args.file.is_none() && args.shadow == Place::Home,
+        Command::Serve(args) => args.file.is_none() && args.shadow == EphemeralStorage::Home,
         Command::Borrow(_)
         | Command::Device(_)
         | Command::Discover(_)

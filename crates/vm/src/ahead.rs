@@ -2,7 +2,7 @@
 //! and so little at a time that what it asks for next does not wait for long. Where that is not known, what lies
 //! behind an extent that the guest waits for is fetched with it, if the link is quick.
 
-use crate::demand::Demand;
+use crate::demand::ExtentDemand;
 use crate::{EXTENT, MemoryImage, PAGE};
 use block::Span;
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ const MOST_ALONE: u32 = 512;
 
 /// Fetches a resume set into the cache, in its order. Nothing is begun while the guest waits for an extent that is not
 /// on its way ahead.
-pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<Demand>) {
+pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<ExtentDemand>) {
     let memory = base.layout().memory;
     let one = |extent: u32| {
         let (base, start) = (Arc::clone(&base), u64::from(extent) * EXTENT);
@@ -43,7 +43,11 @@ pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<Dema
 }
 
 /// Fetches copies of pages into the cache, in the order in which they lie there; as [`fetch`].
-pub(crate) async fn fetch_copies(base: &Arc<MemoryImage>, pages: &[u32], demand: &Arc<Demand>) {
+pub(crate) async fn fetch_copies(
+    base: &Arc<MemoryImage>,
+    pages: &[u32],
+    demand: &Arc<ExtentDemand>,
+) {
     let each = (EXTENT / PAGE) as usize;
     let parts: Vec<(u64, Vec<u32>)> =
         (0..).step_by(each).zip(pages.chunks(each).map(<[u32]>::to_vec)).collect();
@@ -59,7 +63,7 @@ pub(crate) async fn fetch_copies(base: &Arc<MemoryImage>, pages: &[u32], demand:
 
 /// Fetches into the cache what lies behind the extents that the guest waits for, as long as the link is quick. Does not
 /// end.
-pub(crate) async fn fetch_beside(base: Arc<MemoryImage>, demand: &Demand) {
+pub(crate) async fn fetch_beside(base: Arc<MemoryImage>, demand: &ExtentDemand) {
     let memory = base.layout().memory;
     let some = |extents: Range<u64>| {
         let (base, end) = (Arc::clone(&base), (extents.end * EXTENT).min(memory));
@@ -70,7 +74,7 @@ pub(crate) async fn fetch_beside(base: Arc<MemoryImage>, demand: &Demand) {
 }
 
 /// Fetches extents by `some`, which returns how many bytes came.
-async fn fetch_each_beside<F>(demand: &Demand, some: impl Fn(Range<u64>) -> F)
+async fn fetch_each_beside<F>(demand: &ExtentDemand, some: impl Fn(Range<u64>) -> F)
 where
     F: Future<Output = u64> + Send + 'static,
 {
@@ -104,7 +108,7 @@ where
 /// Fetches parts by `one`, which returns how many bytes came; `extents_of` says which extents a part is of.
 async fn fetch_each<T, F>(
     parts: impl IntoIterator<Item = T>,
-    demand: &Arc<Demand>,
+    demand: &Arc<ExtentDemand>,
     extents_of: impl Fn(&T) -> Vec<u64>,
     one: impl Fn(T) -> F,
 ) where
@@ -202,7 +206,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Fetches a set from a link that takes a second for each extent, and five for extent 3; what was begun so far.
-    fn fetching(set: &[u32], demand: &Arc<Demand>) -> (Arc<Mutex<Vec<u64>>>, JoinSet<()>) {
+    fn fetching(set: &[u32], demand: &Arc<ExtentDemand>) -> (Arc<Mutex<Vec<u64>>>, JoinSet<()>) {
         let begun = Arc::new(Mutex::new(Vec::new()));
         let (noted, set, demand) = (Arc::clone(&begun), set.to_vec(), Arc::clone(demand));
         let one = move |extent: u32| {
@@ -222,7 +226,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_set_comes_in_its_order_and_behind_what_the_guest_waits_for() {
-        let demand = Arc::new(Demand::default());
+        let demand = Arc::new(ExtentDemand::default());
         let waits = demand.wait_for(9..10);
         let (begun, mut tasks) = fetching(&[5, 3, 8, 9, 1, 2], &demand);
         sleep(SECOND * 10).await;
@@ -241,7 +245,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_guest_that_waits_for_what_is_on_its_way_holds_up_nothing() {
-        let demand = Arc::new(Demand::default());
+        let demand = Arc::new(ExtentDemand::default());
         let (begun, _tasks) = fetching(&[5, 3, 8, 9], &demand);
         sleep(SECOND / 2).await;
         let _waits = demand.wait_for(3..4);
@@ -251,7 +255,7 @@ mod tests {
 
     /// How many extents came beside those of a guest that waits for every eighth one, on a link that takes so many ms.
     async fn beside(took: u64) -> u64 {
-        let (demand, came) = (Arc::new(Demand::default()), Arc::new(Mutex::new(0)));
+        let (demand, came) = (Arc::new(ExtentDemand::default()), Arc::new(Mutex::new(0)));
         let (heard, counted) = (Arc::clone(&demand), Arc::clone(&came));
         let some = move |extents: Range<u64>| {
             *counted.lock() += extents.end - extents.start;

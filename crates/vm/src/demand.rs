@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_millis(50);
 
 /// What of a machine's memory is on its way.
 #[derive(Debug, Default)]
-pub(crate) struct Demand {
+pub(crate) struct ExtentDemand {
     under_way: watch::Sender<UnderWay>,
     /// When the last read ended that waited for longer than a cache takes.
     ended: Mutex<Option<Instant>>,
@@ -36,7 +36,7 @@ impl UnderWay {
 /// A read that waits, or extents that are fetched ahead, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Fetching<'a> {
-    demand: &'a Demand,
+    demand: &'a ExtentDemand,
     extents: Vec<u64>,
     is_ahead: bool,
     began: Instant,
@@ -44,9 +44,9 @@ pub(crate) struct Fetching<'a> {
 
 /// Nothing is begun ahead until this is dropped.
 #[derive(Debug)]
-pub(crate) struct AheadPause<'a>(&'a Demand);
+pub(crate) struct AheadPause<'a>(&'a ExtentDemand);
 
-impl Demand {
+impl ExtentDemand {
     /// Somebody waits for extents from now on.
     pub(crate) fn wait_for(&self, extents: Range<u64>) -> Fetching<'_> {
         self.begin(extents.collect(), false)
@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_lasts_until_the_last_read_has_ended() {
-        let demand = Demand::default();
+        let demand = ExtentDemand::default();
         assert!(!demand.is_some() && !demand.was_within(SECOND));
         let (first, other) = (demand.wait_for(3..4), demand.wait_for(3..5));
         advance(SECOND).await;
@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_read_that_the_cache_answers_is_none_that_waits() {
-        let demand = Demand::default();
+        let demand = ExtentDemand::default();
         let read = demand.wait_for(3..4);
         advance(SOON / 2).await;
         drop(read);
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_begun_ahead_while_that_is_paused() {
-        let demand = Demand::default();
+        let demand = ExtentDemand::default();
         let may = async || timeout(SECOND, demand.until_ahead()).await.is_ok();
         let (first, other) = (demand.pause_ahead(), demand.pause_ahead());
         assert!(!may().await);
@@ -175,7 +175,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_begun_ahead_while_something_else_is_waited_for() {
-        let demand = Demand::default();
+        let demand = ExtentDemand::default();
         let may = async || timeout(SECOND, demand.until_ahead()).await.is_ok();
         assert!(may().await);
         let waits = demand.wait_for(7..8);

@@ -82,7 +82,7 @@ pub(crate) async fn find(
     disk: StoredDisk<'_>,
     most: u64,
 ) -> Result<DiskParts> {
-    let wanted = Arc::new(Wanted::of(view, spans).await?);
+    let wanted = Arc::new(PageHashes::of(view, spans).await?);
     if wanted.0.len() < disk.fewest {
         return Ok(DiskParts { known: Vec::new(), stored: spans.to_vec() });
     }
@@ -175,9 +175,9 @@ async fn chunks_of(manifest: &Manifest) -> Result<Vec<ChunkRef>> {
 }
 
 /// Pages that are looked for, by their hash: in order.
-struct Wanted(Vec<(u64, u64)>);
+struct PageHashes(Vec<(u64, u64)>);
 
-impl Wanted {
+impl PageHashes {
     /// Those of `spans` that are not zero.
     async fn of(view: &dyn Device, spans: &[Span]) -> Result<Self> {
         let mut all = Vec::new();

@@ -7,7 +7,7 @@
 //! While a parcel is made of a machine that runs on, its memory is *frozen*: before a page that is not stored
 //! yet is written over, its content is put aside.
 
-use crate::demand::Demand;
+use crate::demand::ExtentDemand;
 use crate::image::MemoryImage;
 use crate::pages::Pages;
 use crate::resume_set::{FirstReads, MAX_EXTENTS, MAX_PAGES};
@@ -44,7 +44,7 @@ pub struct GuestRam {
     /// Whether QEMU was killed: nobody needs what is read any more.
     killed: watch::Sender<bool>,
     /// Reads that wait for the store.
-    demand: Arc<Demand>,
+    demand: Arc<ExtentDemand>,
     state: Mutex<RamState>,
 }
 
@@ -184,7 +184,7 @@ impl GuestRam {
     }
 
     /// The reads that wait for the store.
-    pub(crate) fn demand(&self) -> &Arc<Demand> {
+    pub(crate) fn demand(&self) -> &Arc<ExtentDemand> {
         &self.demand
     }
 

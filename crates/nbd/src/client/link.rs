@@ -8,7 +8,7 @@ use super::table::{QueuedRequest, RequestTable};
 use super::{ClientOptions, Stream};
 use crate::codec::constants::{chunk, command};
 use crate::codec::reply::{self, ReplyHeader};
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle, fault};
 use crate::{Address, Uri, socket};
 use block::{Error, ErrorKind, Result, Span};
@@ -273,7 +273,8 @@ async fn send(
             out.clear();
         }
     }
-    let goodbye = Request { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
+    let goodbye =
+        RequestHeader { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
     goodbye.put(style, &mut out);
     writer.write_all(&out).await?;
     writer.shutdown().await
@@ -369,7 +370,7 @@ async fn one_chunk(
     reader: &mut LinkReader,
     terms: &Terms,
     table: &Mutex<RequestTable>,
-    request: &Request,
+    request: &RequestHeader,
     kind: u16,
     len: u64,
 ) -> Result<()> {

@@ -23,7 +23,7 @@ use crate::Uri;
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, command_flags as flag, export_flags};
 use crate::codec::option::Reinstatement;
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use async_trait::async_trait;
 use block::{Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode};
 use bytes::Bytes;
@@ -139,7 +139,7 @@ impl Remote {
         let share = Arc::clone(&self.window).acquire_many_owned(units).await;
         let share = share.map_err(|_| Error::internal("the window of a client is closed"))?;
         let extended_write = self.terms.style == ReplyStyle::Extended && command == command::WRITE;
-        let request = Request {
+        let request = RequestHeader {
             flags: flags | if extended_write { flag::PAYLOAD_LEN } else { 0 },
             command,
             cookie: 0,

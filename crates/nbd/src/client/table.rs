@@ -1,7 +1,7 @@
 //! The requests that wait for their answer.
 
 use crate::codec::constants::{command, command_flags as flag};
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use block::{Error, Extent, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) enum Answer {
 /// A request on its way to the server. Its cookie is given by the table.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
-    pub(super) request: Request,
+    pub(super) request: RequestHeader,
     pub(super) payload: Bytes,
     pub(super) answer: oneshot::Sender<Result<Answer>>,
     /// Its share of the bytes that may be under way.
@@ -48,7 +48,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn request(&self) -> &Request {
+    pub(super) fn request(&self) -> &RequestHeader {
         &self.order.request
     }
 

@@ -2,7 +2,7 @@ use super::{ClientOptions, Remote, list_exports};
 use crate::codec::constants::{chunk, option, option_reply};
 use crate::codec::option::{Info, OptionHeader, OptionReply, put_greeting};
 use crate::codec::reply::{self, Mark};
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle};
 use crate::server::{
     ExportSummary, Exports, Listener, Peer, Purpose, Server, ServerLimits, Session, SessionEnding,
@@ -321,7 +321,7 @@ async fn scripted<F>(
     script: F,
 ) -> JoinSet<()>
 where
-    F: Fn(Request, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+    F: Fn(RequestHeader, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
 {
     let listener = UnixListener::bind(path).unwrap();
     let mut tasks = JoinSet::new();
@@ -338,7 +338,7 @@ async fn converse(
     size: u64,
     flags: u16,
     style: ReplyStyle,
-    script: &(impl Fn(Request, Vec<u8>) -> Vec<u8> + Send + Sync),
+    script: &(impl Fn(RequestHeader, Vec<u8>) -> Vec<u8> + Send + Sync),
 ) -> std::io::Result<()> {
     let mut out = Vec::new();
     put_greeting(&mut out);
@@ -379,7 +379,9 @@ async fn converse(
     loop {
         let mut header = vec![0; if style == ReplyStyle::Extended { 32 } else { 28 }];
         stream.read_exact(&mut header).await?;
-        let Ok(Parsed::Complete(request, _)) = Request::parse(style, &header) else { panic!() };
+        let Ok(Parsed::Complete(request, _)) = RequestHeader::parse(style, &header) else {
+            panic!()
+        };
         let len = if request.command == 1 { request.len as usize } else { 0 };
         let mut payload = vec![0; len];
         stream.read_exact(&mut payload).await?;
@@ -391,7 +393,7 @@ async fn converse(
 async fn a_server_that_can_only_read_and_write_is_enough() {
     let dir = tempfile::tempdir().unwrap();
     let memory = std::sync::Mutex::new(vec![1; 1 << 16]);
-    let script = move |request: Request, payload: Vec<u8>| {
+    let script = move |request: RequestHeader, payload: Vec<u8>| {
         let mut memory = memory.lock().unwrap();
         let place = request.offset as usize..(request.offset + request.len) as usize;
         let mut out = Vec::new();
@@ -436,7 +438,7 @@ fn put_data(mark: Mark, done: bool, offset: u64, data: &[u8], out: &mut Vec<u8>)
 async fn chunks_in_any_order_and_holes_make_a_read() {
     let dir = tempfile::tempdir().unwrap();
     let (_, uri) = place(dir.path());
-    let script = |request: Request, _| {
+    let script = |request: RequestHeader, _| {
         let mut out = Vec::new();
         let mark = Mark { cookie: request.cookie, offset: request.offset };
         put_data(mark, false, 8, &[8; 4], &mut out);
@@ -488,7 +490,7 @@ async fn a_lying_server_is_an_error_and_never_wrong_bytes() {
     for (name, lie) in lies {
         let dir = tempfile::tempdir().unwrap();
         let (_, uri) = place(dir.path());
-        let script = move |request: Request, _| {
+        let script = move |request: RequestHeader, _| {
             let mut out = Vec::new();
             lie(Mark { cookie: request.cookie, offset: request.offset }, &mut out);
             out

@@ -19,7 +19,7 @@ pub const fn header_len(style: ReplyStyle) -> usize {
 
 /// The header of a request. Command and flags may be unknown ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestHeader {
     /// See [`command_flags`](super::constants::command_flags).
     pub flags: u16,
     /// See [`command`](super::constants::command).
@@ -38,7 +38,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-impl Request {
+impl RequestHeader {
     /// Reads a header of the negotiated style.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::option::{
     OptionRequest, Reinstatement, parse_greeting, put_greeting,
 };
 use super::reply::{self, Mark, ReplyHeader};
-use super::request::Request;
+use super::request::RequestHeader;
 use super::{Parsed, ReplyStyle};
 use block::{Extent, ExtentKind, Span};
 use proptest::prelude::*;
@@ -23,11 +23,11 @@ fn complete<T>(parsed: block::Result<Parsed<T>>) -> (T, usize) {
 }
 
 /// Requests as a server reads them off a stream that arrives in these pieces.
-fn requests_in(style: ReplyStyle, pieces: &[&[u8]]) -> Vec<Request> {
+fn requests_in(style: ReplyStyle, pieces: &[&[u8]]) -> Vec<RequestHeader> {
     let (mut buffer, mut list) = (Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
-        while let Parsed::Complete(request, used) = Request::parse(style, &buffer).unwrap() {
+        while let Parsed::Complete(request, used) = RequestHeader::parse(style, &buffer).unwrap() {
             list.push(request);
             buffer.drain(..used);
         }
@@ -36,9 +36,9 @@ fn requests_in(style: ReplyStyle, pieces: &[&[u8]]) -> Vec<Request> {
     list
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request() -> impl Strategy<Value = RequestHeader> {
     (any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
-        |(flags, command, cookie, offset, len)| Request {
+        |(flags, command, cookie, offset, len)| RequestHeader {
             flags,
             command,
             cookie,
@@ -228,7 +228,7 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(style in style(), code in 0u32..13, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = Request::parse(style, &bytes);
+        let _ = RequestHeader::parse(style, &bytes);
         let _ = ReplyHeader::parse(style, &bytes);
         let _ = OptionHeader::parse(&bytes);
         let _ = OptionReplyHeader::parse(&bytes);
@@ -246,7 +246,7 @@ proptest! {
 
 #[test]
 fn a_compact_header_has_the_specifications_layout() {
-    let request = Request {
+    let request = RequestHeader {
         flags: 1,
         command: command::WRITE,
         cookie: 0x0102_0304_0506_0708,

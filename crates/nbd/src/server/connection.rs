@@ -27,7 +27,7 @@ use super::passing::Rest;
 use super::stream::Watch;
 use crate::codec::constants::{command, command_flags, errno};
 use crate::codec::names::command_name;
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle};
 use block::{Error, Result};
 use doubt::Supersession;
@@ -81,7 +81,7 @@ enum Receiving {
     /// Inside a payload that is to be skipped.
     Skip { left: u64 },
     /// Inside a payload that has its own buffer.
-    Payload { request: Request, work: CheckedRequest, buffer: Vec<u8>, filled: usize },
+    Payload { request: RequestHeader, work: CheckedRequest, buffer: Vec<u8>, filled: usize },
     /// Nothing more is taken.
     Closed,
 }
@@ -356,7 +356,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 match self.end {
                     Some(ConnectionEnd::Done) => {
                         let command = command::DISCONNECT;
-                        let bye = Request { flags: 0, command, cookie: 0, offset: 0, len: 0 };
+                        let bye = RequestHeader { flags: 0, command, cookie: 0, offset: 0, len: 0 };
                         bye.put(self.engine.style(), &mut received);
                     }
                     Some(ConnectionEnd::Vanished) => {} // the other one will see it, too
@@ -434,7 +434,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                         return Ok(ReceiveStop::Full);
                     }
                     let data = self.input.data();
-                    let (request, header) = match Request::parse(self.engine.style(), data)? {
+                    let (request, header) = match RequestHeader::parse(self.engine.style(), data)? {
                         Parsed::Complete(request, header) => (request, header),
                         Parsed::Incomplete(needed) => {
                             self.input.reserve(needed);
@@ -464,7 +464,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     #[inline]
-    fn charge(&mut self, request: &Request) {
+    fn charge(&mut self, request: &RequestHeader) {
         let bytes = match request.command {
             command::READ | command::WRITE => request.len,
             _ => 0,
@@ -478,7 +478,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Takes one request whose header is at the front of the input; says why when it cannot.
     #[inline]
-    fn request(&mut self, request: &Request, header: usize) -> Result<Option<ReceiveStop>> {
+    fn request(&mut self, request: &RequestHeader, header: usize) -> Result<Option<ReceiveStop>> {
         let payload = self.payload(request);
         if !self.engine.has_room(request, payload) {
             return Ok(Some(ReceiveStop::Full));
@@ -505,7 +505,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     #[inline]
     fn write(
         &mut self,
-        request: &Request,
+        request: &RequestHeader,
         header: usize,
         payload: u64,
     ) -> Result<Option<ReceiveStop>> {
@@ -530,7 +530,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(None)
     }
 
-    fn skip(&mut self, request: &Request, payload: u64) -> Result<()> {
+    fn skip(&mut self, request: &RequestHeader, payload: u64) -> Result<()> {
         if payload > SKIPPED {
             return Err(Error::invalid(format!(
                 "a refused {} has a payload of {payload} bytes, too long to be skipped",
@@ -543,7 +543,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// How many bytes follow the header: those of a write always, whether or not it says so (QEMU
     /// never sets `PAYLOAD_LEN`), and of another command those that an extended header announces.
-    fn payload(&self, request: &Request) -> u64 {
+    fn payload(&self, request: &RequestHeader) -> u64 {
         let announces = request.flags & command_flags::PAYLOAD_LEN != 0
             && self.engine.style() == ReplyStyle::Extended;
         if request.command == command::WRITE || announces { request.len } else { 0 }

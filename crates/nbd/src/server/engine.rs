@@ -9,7 +9,7 @@ use super::replies::{Replies, SpareBuffers};
 use crate::codec::constants::{command, command_flags as flag, errno};
 use crate::codec::names::{command_name, flag_names};
 use crate::codec::reply::{self, Mark};
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use crate::codec::{ReplyStyle, fault};
 use block::{
     Action, Answered, Attempt, Device, Durability, Error, ErrorKind, Extent, Observer, Result,
@@ -214,7 +214,7 @@ impl Engine {
 
     /// Whether this request may be let in now.
     #[inline]
-    pub(super) fn has_room(&mut self, request: &Request, payload: u64) -> bool {
+    pub(super) fn has_room(&mut self, request: &RequestHeader, payload: u64) -> bool {
         let payload = match request.command {
             command::READ => request.len,
             command::BLOCK_STATUS => STATUS_REPLY as u64,
@@ -274,7 +274,7 @@ impl Engine {
 
     /// Answers a request that has no payload, or puts it in flight.
     #[inline]
-    pub(super) fn take(&mut self, request: &Request) {
+    pub(super) fn take(&mut self, request: &RequestHeader) {
         match self.check(request) {
             Ok(work) if work.is_nothing() => self.done(work),
             Ok(work) => match work.kind {
@@ -288,7 +288,7 @@ impl Engine {
     /// Looks at a write before its payload is there; `None` when it was refused, so that its
     /// payload is to be skipped.
     #[inline]
-    pub(super) fn admit(&mut self, request: &Request) -> Option<CheckedRequest> {
+    pub(super) fn admit(&mut self, request: &RequestHeader) -> Option<CheckedRequest> {
         match self.check(request) {
             Ok(work) => Some(work),
             Err(refusal) => {
@@ -320,11 +320,11 @@ impl Engine {
     }
 
     /// Refuses a request outright.
-    pub(super) fn reject(&mut self, request: &Request, number: u32, message: String) {
+    pub(super) fn reject(&mut self, request: &RequestHeader, number: u32, message: String) {
         self.refuse(request, &RequestRefusal { number, message });
     }
 
-    fn check(&self, request: &Request) -> Result<CheckedRequest, RequestRefusal> {
+    fn check(&self, request: &RequestHeader) -> Result<CheckedRequest, RequestRefusal> {
         let refuse = |number, message: String| Err(RequestRefusal { number, message });
         let structured = self.terms.style != ReplyStyle::Simple;
         let mut legal = flag::FUA; // valid with every command, even where it means nothing
@@ -603,7 +603,7 @@ impl Engine {
     }
 
     #[cold]
-    fn refuse(&mut self, request: &Request, refusal: &RequestRefusal) {
+    fn refuse(&mut self, request: &RequestHeader, refusal: &RequestRefusal) {
         tracing::debug!(export = %self.terms.export, message = refusal.message, "refused");
         let mark = Mark { cookie: request.cookie, offset: request.offset };
         self.error(mark, refusal.number, &refusal.message);

@@ -1,6 +1,6 @@
 //! `sojourn image boot-list`: what a boot of an image version reads.
 
-use super::image::Which;
+use super::image::ImageNameArgs;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
@@ -16,18 +16,18 @@ const LONGEST: u64 = 64 << 20;
 
 /// The verbs of `sojourn image boot-list`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BootList {
+pub(crate) enum BootListCommand {
     /// How much a version's boot list names, and how much of that the image has
     #[command(after_help = "\
 Examples:
   sojourn image boot-list show debian:2")]
-    Show(Which),
+    Show(ImageNameArgs),
     /// Write the list as ranges of the image: a line `OFFSET LENGTH` for each, in bytes
     #[command(after_help = "\
 Examples:
   sojourn image boot-list export debian:2 boot.txt
   sojourn image boot-list export debian -            to standard output")]
-    Export(Export),
+    Export(BootListExportArgs),
     /// Give a version another boot list
     #[command(after_help = "\
 Examples:
@@ -36,12 +36,12 @@ Examples:
 
 A server records the list of a version that has none by itself, from the first boot of a disk
 (serve.boot_lists).")]
-    Record(Record),
+    Record(BootListRecordArgs),
 }
 
 /// Arguments of `sojourn image boot-list export`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Export {
+pub(crate) struct BootListExportArgs {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
     /// A file to make, or - for standard output
@@ -50,7 +50,7 @@ pub(crate) struct Export {
 
 /// Arguments of `sojourn image boot-list record`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Record {
+pub(crate) struct BootListRecordArgs {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
     /// A file of ranges, or an image version whose list is taken
@@ -75,21 +75,21 @@ pub(crate) fn in_words(list: &BootListView) -> String {
 /// Carries out a verb.
 /// `copies`: a list that is set gets a boot copy.
 pub(crate) async fn run(
-    verb: &BootList,
+    verb: &BootListCommand,
     store: &Store,
     copies: bool,
     output: Output,
 ) -> Result<()> {
     match verb {
-        BootList::Show(args) => {
+        BootListCommand::Show(args) => {
             let (record, manifest) = version(store, &args.name).await?;
             let view = BootListView::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;
             output
                 .print(&view, || format!("boot list of image {}: {}", record.name, in_words(&view)))
         }
-        BootList::Export(args) => export(args, store, output).await,
-        BootList::Record(args) => {
+        BootListCommand::Export(args) => export(args, store, output).await,
+        BootListCommand::Record(args) => {
             let (record, manifest) = version(store, &args.name).await?;
             let list = from(store, &manifest, &args.from).await?;
             boot_list::set(store, &record.name, &list, copies).await?;
@@ -141,7 +141,7 @@ fn none(name: &str) -> Error {
     ))
 }
 
-async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
+async fn export(args: &BootListExportArgs, store: &Store, output: Output) -> Result<()> {
     let (record, manifest) = version(store, &args.name).await?;
     let list = boot_list::of(store, &record).await?.ok_or_else(|| none(&record.name))?;
     let located = bootlist::locate(&manifest, &list).await?;

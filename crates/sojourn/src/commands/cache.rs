@@ -11,7 +11,7 @@ use server::status::CacheView;
 
 /// Verbs of `sojourn cache`.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Cache {
+pub(crate) enum CacheCommand {
     /// What it holds, and what other sizes and policies would give
     Show(ShowArgs),
     /// Change its size or policy while it is used
@@ -55,20 +55,24 @@ impl SetArgs {
     }
 }
 
-pub(crate) async fn run(verb: &Cache, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &CacheCommand, home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
     let view = match verb {
-        Cache::Show(_) => client.status().await?.cache,
-        Cache::Set(args) => client.change_cache(&args.request()).await?,
+        CacheCommand::Show(_) => client.status().await?.cache,
+        CacheCommand::Set(args) => client.change_cache(&args.request()).await?,
     };
     output.print(&view, || describe(&view))
 }
 
 /// The same on a server of another machine.
-pub(crate) async fn run_on(verb: &Cache, server: &RemoteServer, output: Output) -> Result<()> {
+pub(crate) async fn run_on(
+    verb: &CacheCommand,
+    server: &RemoteServer,
+    output: Output,
+) -> Result<()> {
     let view = match verb {
-        Cache::Show(_) => server.cache().await?,
-        Cache::Set(args) => server.change_cache(&args.request()).await?,
+        CacheCommand::Show(_) => server.cache().await?,
+        CacheCommand::Set(args) => server.change_cache(&args.request()).await?,
     };
     output.print(&view, || describe(&view))
 }

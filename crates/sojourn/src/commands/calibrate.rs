@@ -13,7 +13,7 @@ use crate::output::{Output, Table, raw};
 use crate::progress::Bar;
 use block::{Error, Result};
 use clap::ValueEnum;
-use probe::Device;
+use probe::ProbedDevice;
 use schedule::Profile;
 use schedule::calibrate::flash::{self, Flash};
 use schedule::calibrate::rotating::{self, Rotating};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     target: String,
     /// Whether it rotates [default: as the kernel says]
     #[arg(long, value_enum, value_name = "KIND")]
-    kind: Option<Kind>,
+    kind: Option<DiskKind>,
     /// Reads at each distance, or of each size and depth
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(20..=100_000))]
     reads: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Args {
 
 /// What kind of disk is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum DiskKind {
     /// A disk with an arm: access times by distance
     Rotating,
     /// Flash, or anything else without an arm: access times by size and queue depth
@@ -126,16 +126,16 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let found = match args.target.strip_prefix("profile:") {
         Some(name) => {
             let profile = profile(name)?;
-            let kind = if profile.rotates() { Kind::Rotating } else { Kind::Flash };
+            let kind = if profile.rotates() { DiskKind::Rotating } else { DiskKind::Flash };
             let probe = SimulatedDisk::new(profile.model()?, args.seed);
             calibrate(args, probe, args.kind.unwrap_or(kind), "a modelled disk")?
         }
         None => {
-            let device = Device::open(Path::new(&args.target))?;
+            let device = ProbedDevice::open(Path::new(&args.target))?;
             let kind = match (args.kind, device.rotates()) {
                 (Some(kind), _) => kind,
-                (None, Some(true)) => Kind::Rotating,
-                (None, Some(false)) => Kind::Flash,
+                (None, Some(true)) => DiskKind::Rotating,
+                (None, Some(false)) => DiskKind::Flash,
                 (None, None) => {
                     return Err(Error::invalid(format!(
                         "{}: the kernel does not say whether it rotates; give --kind",
@@ -197,7 +197,7 @@ impl OutputFile {
     }
 }
 
-fn calibrate(args: &Args, probe: impl Probe, kind: Kind, on: &str) -> Result<Calibration> {
+fn calibrate(args: &Args, probe: impl Probe, kind: DiskKind, on: &str) -> Result<Calibration> {
     let stem = Path::new(&args.target).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = args.name.clone().or(stem).unwrap_or_else(|| "disk".to_owned());
     let name = name.trim_start_matches("profile:").to_owned();
@@ -206,11 +206,11 @@ fn calibrate(args: &Args, probe: impl Probe, kind: Kind, on: &str) -> Result<Cal
     let mut probe = WithProgress { probe, bar };
     let reads = args.reads as usize;
     let found = match kind {
-        Kind::Rotating => {
+        DiskKind::Rotating => {
             let found = rotating::calibrate(&mut probe, &name, &source, reads, args.seed);
             found.map(Box::new).map(Calibration::Rotating)
         }
-        Kind::Flash => {
+        DiskKind::Flash => {
             let found = flash::calibrate(&mut probe, &name, &source, reads, args.seed);
             found.map(Box::new).map(Calibration::Flash)
         }

@@ -10,20 +10,20 @@ use std::path::PathBuf;
 
 /// Verbs of `sojourn cert`.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Cert {
+pub(crate) enum CertCommand {
     /// Make a certificate authority, which signs the others
-    Ca(Ca),
+    Ca(CaCertArgs),
     /// Make the server's certificate, or renew it
-    Server(Server),
+    Server(ServerCertArgs),
     /// Make a certificate for a client
-    Client(Client),
+    Client(ClientCertArgs),
     /// Revoke all certificates of a client
-    Revoke(Revoke),
+    Revoke(RevokeArgs),
 }
 
 /// Where certificates are.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct CertDirArgs {
     /// The directory of the authority [default: `tls` in the home]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -37,9 +37,9 @@ Examples:
 
 Whoever has ca-key.pem can make certificates that the server trusts. Keep a copy of the directory
 in a safe place; the server itself does without that file.")]
-pub(crate) struct Ca {
+pub(crate) struct CaCertArgs {
     #[command(flatten)]
-    place: Place,
+    place: CertDirArgs,
     /// What it is called
     #[arg(long, value_name = "TEXT", default_value = "Sojourn")]
     name: String,
@@ -56,9 +56,9 @@ Examples:
 
 Clients refuse a server that they reach by another name. A running server takes the new
 certificate at SIGHUP.")]
-pub(crate) struct Server {
+pub(crate) struct ServerCertArgs {
     #[command(flatten)]
-    place: Place,
+    place: CertDirArgs,
     /// The host names and IP addresses under which clients reach it
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -76,9 +76,9 @@ Examples:
 
 The directory has the names that QEMU and libnbd look for. Move it to the client: the server needs
 nothing of it.")]
-pub(crate) struct Client {
+pub(crate) struct ClientCertArgs {
     #[command(flatten)]
-    place: Place,
+    place: CertDirArgs,
     /// The client's name, as access rules call it
     name: String,
     /// How long it holds
@@ -93,9 +93,9 @@ Examples:
 
 A running server learns it at SIGHUP; it refuses the next connection, and does not end those that
 are there.")]
-pub(crate) struct Revoke {
+pub(crate) struct RevokeArgs {
     #[command(flatten)]
-    place: Place,
+    place: CertDirArgs,
     /// The client's name
     name: String,
 }
@@ -123,7 +123,7 @@ struct Revoked {
     serials: Vec<String>,
 }
 
-impl Cert {
+impl CertCommand {
     /// Whether it is about the certificates of the home.
     pub(crate) fn in_home(&self) -> bool {
         let place = match self {
@@ -136,7 +136,7 @@ impl Cert {
     }
 }
 
-impl Place {
+impl CertDirArgs {
     fn resolve(&self, home: impl FnOnce() -> Result<Home>) -> Result<PathBuf> {
         match &self.dir {
             Some(dir) if dir.as_os_str().is_empty() => Err(Error::invalid("--dir is empty")),
@@ -151,19 +151,23 @@ impl Place {
     }
 }
 
-pub(crate) fn run(verb: &Cert, home: impl FnOnce() -> Result<Home>, output: Output) -> Result<()> {
+pub(crate) fn run(
+    verb: &CertCommand,
+    home: impl FnOnce() -> Result<Home>,
+    output: Output,
+) -> Result<()> {
     let now = world::system().clock.now();
     let made = match verb {
-        Cert::Ca(args) => {
+        CertCommand::Ca(args) => {
             Authority::create(&args.place.resolve(home)?, &args.name, args.days, now)?
         }
-        Cert::Server(args) => {
+        CertCommand::Server(args) => {
             Authority::open(&args.place.resolve(home)?, now)?.server(&args.names, args.days)?
         }
-        Cert::Client(args) => {
+        CertCommand::Client(args) => {
             Authority::open(&args.place.resolve(home)?, now)?.client(&args.name, args.days)?
         }
-        Cert::Revoke(args) => {
+        CertCommand::Revoke(args) => {
             let serials = Authority::open(&args.place.resolve(home)?, now)?.revoke(&args.name)?;
             let revoked = Revoked { client: args.name.clone(), serials };
             return output.print(&revoked, || {

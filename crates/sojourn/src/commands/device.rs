@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// `sojourn device …`.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Device {
+pub(crate) enum DeviceCommand {
     /// Make an NBD export a block device, and keep it through restarts and cuts
     Connect(Connect),
     /// List the NBD devices of this machine that are connected
@@ -111,7 +111,7 @@ impl DeviceView {
     }
 }
 
-impl Device {
+impl DeviceCommand {
     /// What is logged unless the user says: a keeper tells what happens to its device.
     pub(crate) fn default_log(&self) -> Option<&'static str> {
         matches!(self, Self::Connect(_)).then_some("warn,nbd_device=info,panic=off")
@@ -123,12 +123,14 @@ pub(crate) fn device(text: &str) -> Result<u32> {
 }
 
 /// Carries the verb out.
-pub(crate) async fn run(verb: &Device, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &DeviceCommand, output: Output) -> Result<()> {
     match verb {
-        Device::Connect(args) if args.foreground || args.detach => connect(args, output).await,
-        Device::Connect(_) => background::start().await,
-        Device::List => list(output),
-        Device::Disconnect(args) => disconnect(args, output).await,
+        DeviceCommand::Connect(args) if args.foreground || args.detach => {
+            connect(args, output).await
+        }
+        DeviceCommand::Connect(_) => background::start().await,
+        DeviceCommand::List => list(output),
+        DeviceCommand::Disconnect(args) => disconnect(args, output).await,
     }
 }
 

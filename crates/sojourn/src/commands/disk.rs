@@ -21,7 +21,7 @@ use text::{describe, elsewhere, pruned, rebased, table};
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Disk {
+pub(crate) enum DiskCommand {
     /// Make disks from an image version, or from a snapshot of any disk of the store
     #[command(after_help = "\
 Examples:
@@ -30,19 +30,19 @@ Examples:
   sojourn disk create big --from debian --size 100G      larger than the image
   sojourn disk create bob --from alice@before-upgrade    as alice was then; it shares her blocks
   sojourn disk create pc{01..40} --from debian           40 of them (the shell writes the names out)")]
-    Create(Create),
+    Create(DiskCreateArgs),
     /// List the disks
     #[command(after_help = "\
 Examples:
   sojourn disk list
   sojourn disk list --elsewhere      those of the store that other servers hold, or nobody
   sojourn --json disk list | jq '.[] | {name, private_bytes}'")]
-    List(List),
+    List(DiskListArgs),
     /// What a disk is, and its snapshots
     #[command(after_help = "\
 Examples:
   sojourn disk show alice")]
-    Show(Name),
+    Show(DiskNameArgs),
     /// Where the bytes of a disk are: in the store, near, in memory, private or nowhere
     #[command(after_help = "\
 Examples:
@@ -54,36 +54,36 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn disk snapshot alice before-upgrade")]
-    Snapshot(Snapshot),
+    Snapshot(SnapshotArgs),
     /// Return to a snapshot; what was written since is lost. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
   sojourn disk rollback alice before-upgrade")]
-    Rollback(Snapshot),
+    Rollback(SnapshotArgs),
     /// Publish the state of a disk as an image version
     #[command(after_help = "\
 Examples:
   sojourn disk commit alice debian             next number as the tag
   sojourn disk commit alice debian:with-tools")]
-    Commit(Commit),
+    Commit(CommitArgs),
     /// Move a disk to another version of its image, with its own changes kept on top
     #[command(after_help = "\
 Examples:
   sojourn disk rebase alice debian                refused when both changed the same blocks
   sojourn disk rebase alice debian:3 --keep-mine  the disk's own blocks win")]
-    Rebase(Rebase),
+    Rebase(RebaseArgs),
     /// Forget every private block: the disk is as its image again. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
   sojourn disk reset alice           at a terminal, its name is asked for
   sojourn disk reset --yes alice     it is not")]
-    Reset(Reset),
+    Reset(ResetArgs),
     /// Make a disk larger; the disk may be in use
     #[command(visible_alias = "resize")]
     #[command(after_help = "\
 Examples:
   sojourn disk grow alice 40G")]
-    Grow(Grow),
+    Grow(GrowArgs),
     /// Delete a disk with its snapshots, or one snapshot
     #[command(after_help = "\
 Examples:
@@ -92,19 +92,19 @@ Examples:
   sojourn disk remove alice@before-upgrade
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     #[command(aliases = ["rm", "delete"])]
-    Remove(Remove),
+    Remove(DiskRemoveArgs),
     /// Remove all but the newest snapshots of a disk
     #[command(after_help = "\
 Examples:
   sojourn disk prune alice --keep 7
   sojourn disk prune alice --within 30d --dry-run")]
-    Prune(Prune),
+    Prune(PruneArgs),
     /// Publish all of a disk and give it up, so that another server can take it
     #[command(after_help = "\
 Examples:
   sojourn disk release alice      here
   sojourn disk take alice         then there")]
-    Release(Name),
+    Release(DiskNameArgs),
     /// Send what a disk holds to the store while it is used, for another server to go on with
     #[command(after_help = "\
 Examples:
@@ -112,23 +112,23 @@ Examples:
 
 After it, 'sojourn disk take alice' elsewhere goes on with this state if this server dies. Nothing
 is sent twice: one that was interrupted goes on where it ended. No snapshot is made.")]
-    Publish(Name),
+    Publish(DiskNameArgs),
     /// Go on here with a disk that another server released, or that died with it
     #[command(after_help = "\
 Examples:
   sojourn disk take alice
   sojourn disk take --force alice    from a server that is at work: it can publish nothing more")]
-    Take(Take),
+    Take(TakeArgs),
     /// Make what is here of a disk that another server took a disk of its own
     #[command(after_help = "\
 Examples:
   sojourn disk keep alice alice-from-lab3")]
-    Keep(Keep),
+    Keep(KeepArgs),
 }
 
 /// Arguments of `sojourn disk prune`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Prune {
+pub(crate) struct PruneArgs {
     /// The disk's name
     pub(crate) name: String,
     #[command(flatten)]
@@ -137,7 +137,7 @@ pub(crate) struct Prune {
 
 /// Arguments of `sojourn disk list`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct List {
+pub(crate) struct DiskListArgs {
     /// The disks of the store that other servers hold, or nobody
     #[arg(long)]
     pub(crate) elsewhere: bool,
@@ -145,7 +145,7 @@ pub(crate) struct List {
 
 /// Arguments of `sojourn disk take`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Take {
+pub(crate) struct TakeArgs {
     /// The disk's name
     pub(crate) name: String,
     /// Take it from a server that is at work too, and make it anew when its directory was lost here.
@@ -156,7 +156,7 @@ pub(crate) struct Take {
 
 /// Arguments of `sojourn disk keep`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Keep {
+pub(crate) struct KeepArgs {
     /// The disk that was taken
     pub(crate) name: String,
     /// Its new name
@@ -165,7 +165,7 @@ pub(crate) struct Keep {
 
 /// Arguments of `sojourn disk create`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Create {
+pub(crate) struct DiskCreateArgs {
     /// The disks' names, which are also their exports' names
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
@@ -182,14 +182,14 @@ pub(crate) struct Create {
 
 /// A disk.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Name {
+pub(crate) struct DiskNameArgs {
     /// The disk's name
     pub(crate) name: String,
 }
 
 /// A disk, or one of its snapshots.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Remove {
+pub(crate) struct DiskRemoveArgs {
     /// The disk's name, or DISK@SNAPSHOT
     pub(crate) name: String,
     /// The disk's directory is lost: remove its name and snapshots from the store. Other homes on
@@ -203,7 +203,7 @@ pub(crate) struct Remove {
 
 /// A disk that is to be as its image again.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Reset {
+pub(crate) struct ResetArgs {
     /// The disk's name
     pub(crate) name: String,
     /// Ask nothing
@@ -213,7 +213,7 @@ pub(crate) struct Reset {
 
 /// A disk and one of its snapshots.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Snapshot {
+pub(crate) struct SnapshotArgs {
     /// The disk's name
     pub(crate) name: String,
     /// The snapshot's name
@@ -222,7 +222,7 @@ pub(crate) struct Snapshot {
 
 /// Arguments of `sojourn disk commit`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Commit {
+pub(crate) struct CommitArgs {
     /// The disk's name
     pub(crate) name: String,
     /// The image version to make: NAME[:TAG]
@@ -231,7 +231,7 @@ pub(crate) struct Commit {
 
 /// Arguments of `sojourn disk rebase`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Rebase {
+pub(crate) struct RebaseArgs {
     /// The disk's name
     pub(crate) name: String,
     /// The image version to move to: NAME[:TAG]
@@ -243,14 +243,14 @@ pub(crate) struct Rebase {
 
 /// Arguments of `sojourn disk grow`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Grow {
+pub(crate) struct GrowArgs {
     /// The disk's name
     pub(crate) name: String,
     /// The new size, not below the present one
     pub(crate) size: ByteSize,
 }
 
-impl Create {
+impl DiskCreateArgs {
     /// Asks for some of the disks, with an outcome for each.
     fn of_several(&self, names: &[String]) -> DiskRequest {
         DiskRequest::CreateAll {
@@ -262,7 +262,7 @@ impl Create {
     }
 }
 
-impl Disk {
+impl DiskCommand {
     fn request(&self) -> DiskRequest {
         match self {
             Self::Create(args) => match &args.names[..] {
@@ -274,39 +274,39 @@ impl Disk {
                 },
                 several => args.of_several(several),
             },
-            Self::List(List { elsewhere: false }) => DiskRequest::List,
-            Self::List(List { elsewhere: true }) => DiskRequest::Elsewhere,
-            Self::Publish(Name { name }) => DiskRequest::Publish { name: name.clone() },
-            Self::Release(Name { name }) => DiskRequest::Release { name: name.clone() },
-            Self::Take(Take { name, force }) => {
+            Self::List(DiskListArgs { elsewhere: false }) => DiskRequest::List,
+            Self::List(DiskListArgs { elsewhere: true }) => DiskRequest::Elsewhere,
+            Self::Publish(DiskNameArgs { name }) => DiskRequest::Publish { name: name.clone() },
+            Self::Release(DiskNameArgs { name }) => DiskRequest::Release { name: name.clone() },
+            Self::Take(TakeArgs { name, force }) => {
                 DiskRequest::Take { name: name.clone(), force: *force }
             }
-            Self::Keep(Keep { name, new }) => {
+            Self::Keep(KeepArgs { name, new }) => {
                 DiskRequest::Keep { name: name.clone(), new: new.clone() }
             }
-            Self::Prune(Prune { name, .. }) | Self::Show(Name { name }) => {
+            Self::Prune(PruneArgs { name, .. }) | Self::Show(DiskNameArgs { name }) => {
                 DiskRequest::Show { name: name.clone() }
             }
             Self::Map(args) => args.request(),
-            Self::Snapshot(Snapshot { name, snapshot }) => {
+            Self::Snapshot(SnapshotArgs { name, snapshot }) => {
                 DiskRequest::Snapshot { name: name.clone(), snapshot: snapshot.clone() }
             }
-            Self::Rollback(Snapshot { name, snapshot }) => {
+            Self::Rollback(SnapshotArgs { name, snapshot }) => {
                 DiskRequest::Rollback { name: name.clone(), snapshot: snapshot.clone() }
             }
-            Self::Commit(Commit { name, image }) => {
+            Self::Commit(CommitArgs { name, image }) => {
                 DiskRequest::Commit { name: name.clone(), image: image.clone() }
             }
-            Self::Rebase(Rebase { name, image, keep_mine }) => DiskRequest::Rebase {
+            Self::Rebase(RebaseArgs { name, image, keep_mine }) => DiskRequest::Rebase {
                 name: name.clone(),
                 image: image.clone(),
                 keep_mine: *keep_mine,
             },
-            Self::Reset(Reset { name, .. }) => DiskRequest::Reset { name: name.clone() },
-            Self::Grow(Grow { name, size }) => {
+            Self::Reset(ResetArgs { name, .. }) => DiskRequest::Reset { name: name.clone() },
+            Self::Grow(GrowArgs { name, size }) => {
                 DiskRequest::Grow { name: name.clone(), size: size.0 }
             }
-            Self::Remove(Remove { name, lost, .. }) => match name.split_once('@') {
+            Self::Remove(DiskRemoveArgs { name, lost, .. }) => match name.split_once('@') {
                 Some((name, snapshot)) if !lost => DiskRequest::RemoveSnapshot {
                     name: name.to_owned(),
                     snapshot: snapshot.to_owned(),
@@ -318,19 +318,23 @@ impl Disk {
 }
 
 /// Carries out a verb: on a home through the server when one runs there, else right here.
-pub(crate) async fn run(verb: &Disk, site: &Site, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
     if let Site::Home(home) = site {
         home.must_exist()?;
     }
     match verb {
-        Disk::Create(args) if args.names.len() > 1 => {
+        DiskCommand::Create(args) if args.names.len() > 1 => {
             return create_all::run(args, site, output).await;
         }
         // A snapshot's name is long enough to be meant.
-        Disk::Remove(Remove { name, yes: false, lost: false }) if !name.contains('@') => {
+        DiskCommand::Remove(DiskRemoveArgs { name, yes: false, lost: false })
+            if !name.contains('@') =>
+        {
             confirm::loss_of(name, site, output).await?;
         }
-        Disk::Reset(Reset { name, yes: false }) => confirm::loss_of(name, site, output).await?,
+        DiskCommand::Reset(ResetArgs { name, yes: false }) => {
+            confirm::loss_of(name, site, output).await?
+        }
         _ => {}
     }
     let bar = Bar::waiting("working");
@@ -338,7 +342,7 @@ pub(crate) async fn run(verb: &Disk, site: &Site, output: Output) -> Result<()> 
     if let DiskReply::Disks(disks) = &mut reply {
         disks.sort_by(|a, b| natural(&a.name, &b.name));
     }
-    if let (Disk::Prune(args), DiskReply::Disk(disk)) = (verb, &reply) {
+    if let (DiskCommand::Prune(args), DiskReply::Disk(disk)) = (verb, &reply) {
         let removed = prune(args, disk, site).await?;
         drop(bar);
         return output.print(&removed, || pruned(&removed, args.keep.dry_run));
@@ -349,7 +353,7 @@ pub(crate) async fn run(verb: &Disk, site: &Site, output: Output) -> Result<()> 
 
 /// Removes the old snapshots of a disk; returns their names. Damaged ones stay: nobody can tell how old
 /// they are. So do those of suspended machines, which are removed with their parcels.
-async fn prune(args: &Prune, disk: &DiskView, site: &Site) -> Result<Vec<String>> {
+async fn prune(args: &PruneArgs, disk: &DiskView, site: &Site) -> Result<Vec<String>> {
     let store = match site {
         Site::Home(home) => Some(open_store(home, &Config::of(home)?).await?),
         // A server refuses to remove those, and says so.
@@ -379,21 +383,23 @@ async fn prune(args: &Prune, disk: &DiskView, site: &Site) -> Result<Vec<String>
     Ok(removed)
 }
 
-fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
+fn print(verb: &DiskCommand, reply: &DiskReply, output: Output) -> Result<()> {
     match reply {
         DiskReply::Disks(disks) => output.print(disks, || table(disks)),
         DiskReply::Disk(disk) => output.print(disk, || match verb {
-            Disk::Show(_) => describe(disk),
-            Disk::Create(args) if args.from.contains('@') => {
+            DiskCommand::Show(_) => describe(disk),
+            DiskCommand::Create(args) if args.from.contains('@') => {
                 format!("disk {} made from {}", disk.name, args.from)
             }
-            Disk::Create(_) => format!("disk {} made from {}", disk.name, disk.image),
-            Disk::Rollback(args) => format!("disk {} is as snapshot {}", disk.name, args.snapshot),
-            Disk::Take(_) => format!("disk {} is held by this server", disk.name),
-            Disk::Keep(args) => {
+            DiskCommand::Create(_) => format!("disk {} made from {}", disk.name, disk.image),
+            DiskCommand::Rollback(args) => {
+                format!("disk {} is as snapshot {}", disk.name, args.snapshot)
+            }
+            DiskCommand::Take(_) => format!("disk {} is held by this server", disk.name),
+            DiskCommand::Keep(args) => {
                 format!("what was left of disk {} is disk {}", args.name, disk.name)
             }
-            Disk::Reset(_) => format!("disk {} is as {} again", disk.name, disk.image),
+            DiskCommand::Reset(_) => format!("disk {} is as {} again", disk.name, disk.image),
             _ => format!("disk {} has {} now", disk.name, ByteSize(disk.size)),
         }),
         DiskReply::Map(map) => output.print(map, || map::text(map)),

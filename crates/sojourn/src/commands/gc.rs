@@ -44,7 +44,7 @@ pub(crate) struct Args {
 
 /// What was done.
 #[derive(Serialize)]
-struct View {
+struct GcView {
     #[serde(flatten)]
     report: GcReport,
     /// Files that killed writers left in a local store, deleted.
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         offload(move || sweep_staging(Path::new(&directory), stale, dry_run)).await?
     };
     drop(bar);
-    let view = View { report, left_over };
+    let view = GcView { report, left_over };
     output.print(&view, || text(&view))?;
     match view.report.doubts.first() {
         None => Ok(()),
@@ -81,8 +81,8 @@ fn amount(amount: Amount) -> String {
     format!("{} in {} objects", ByteSize(amount.bytes), amount.objects)
 }
 
-fn text(view: &View) -> String {
-    let View { report, left_over } = view;
+fn text(view: &GcView) -> String {
+    let GcView { report, left_over } = view;
     let (would, to_be) = if report.dry_run { ("would be ", "would be") } else { ("", "is") };
     let live = &report.live;
     let mut text = format!(

@@ -2,8 +2,8 @@
 
 pub(super) mod target;
 
-use self::target::{Replacement, Target};
-use super::boot_list::{self, BootList};
+use self::target::{ExportTarget, Replacement};
+use super::boot_list::{self, BootListCommand};
 use super::prune::Retain;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
@@ -46,7 +46,7 @@ const HEAD: u64 = 512;
 
 /// The verbs of `sojourn image`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Image {
+pub(crate) enum ImageCommand {
     /// Bring an image into the store as a new version
     #[command(after_help = "\
 Examples:
@@ -61,7 +61,7 @@ with the same command; what it had stored is not stored again.
 
 Compressed files are refused, and on stdin all but raw images; --format raw says that a disk does
 begin as they do.")]
-    Import(Import),
+    Import(ImportArgs),
     /// List the images and their versions
     #[command(after_help = "\
 Examples:
@@ -73,7 +73,7 @@ Examples:
 Examples:
   sojourn image show debian        the newest version
   sojourn image show debian:2")]
-    Show(Which),
+    Show(ImageNameArgs),
     /// Write an image version to a file or an NBD server
     #[command(after_help = "\
 Examples:
@@ -81,38 +81,38 @@ Examples:
   sojourn image export debian out.qcow2 --format qcow2
   sojourn image export debian - | zstd > out.raw.zst     raw, holes as zeroes
   sojourn image export debian nbd://127.0.0.1/target")]
-    Export(Export),
+    Export(ExportArgs),
     /// Read all that an image version holds and check it
     #[command(after_help = "\
 Examples:
   sojourn image verify debian:2    exit code 7 when something is damaged")]
-    Verify(Which),
+    Verify(ImageNameArgs),
     /// Take the name from an image version; refused while a disk or a snapshot stands on it
     #[command(after_help = "\
 Examples:
   sojourn image remove debian:1")]
     #[command(aliases = ["rm", "delete"])]
-    Remove(Which),
+    Remove(ImageNameArgs),
     /// Bring back an image version that was removed, while a collection has not deleted it
     #[command(after_help = "\
 Examples:
   sojourn image restore debian:1")]
-    Restore(Which),
+    Restore(ImageNameArgs),
     /// Remove all but the newest versions of an image, and those that a disk or a snapshot stands on
     #[command(after_help = "\
 Examples:
   sojourn image prune debian --keep 5
   sojourn image prune debian --within 30d --dry-run
   sojourn image prune debian --keep 3 --within 7d     what either keeps stays")]
-    Prune(Prune),
+    Prune(PruneArgs),
     /// What a boot of an image version reads, so that it can be loaded ahead
     #[command(subcommand, name = "boot-list")]
-    BootList(BootList),
+    BootList(BootListCommand),
 }
 
 /// Arguments of `sojourn image import`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Import {
+pub(crate) struct ImportArgs {
     /// A file or block device, an NBD URI (nbd://, nbd+unix://, or nbds:// with
     /// ?tls-certificates=DIR), or - for a raw image on stdin
     pub(crate) source: String,
@@ -127,7 +127,7 @@ pub(crate) struct Import {
     pub(crate) boot_list: Option<String>,
 }
 
-impl Import {
+impl ImportArgs {
     /// The error for a name that is a source, and a source that is a name.
     fn swapped(&self) -> Option<Error> {
         let named = self.source.parse::<ImageName>().is_ok() && !Path::new(&self.source).exists();
@@ -143,14 +143,14 @@ impl Import {
 
 /// An image version.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Which {
+pub(crate) struct ImageNameArgs {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
 }
 
 /// Arguments of `sojourn image prune`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Prune {
+pub(crate) struct PruneArgs {
     /// The image's name
     pub(crate) name: String,
     #[command(flatten)]
@@ -159,7 +159,7 @@ pub(crate) struct Prune {
 
 /// Arguments of `sojourn image export`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Export {
+pub(crate) struct ExportArgs {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
     /// A file to make, a block device, an NBD URI (nbd://, nbd+unix://, or nbds:// with
@@ -219,25 +219,25 @@ struct VerifyView {
 }
 
 /// Carries out a verb. Images need no server: versions never change, and refs are made at once.
-pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &ImageCommand, home: &Home, output: Output) -> Result<()> {
     let what_for = match verb {
-        Image::Verify(_) => engine::StoreUse::Inspection,
+        ImageCommand::Verify(_) => engine::StoreUse::Inspection,
         _ => engine::StoreUse::Command,
     };
     let store = stores::open_for(home, &Config::of(home)?, what_for).await?;
     match verb {
-        Image::Import(args) => import_image(args, home, &store, output).await,
-        Image::List => list(&store, output).await,
-        Image::Show(args) => show(args, &store, output).await,
-        Image::Export(args) => {
+        ImageCommand::Import(args) => import_image(args, home, &store, output).await,
+        ImageCommand::List => list(&store, output).await,
+        ImageCommand::Show(args) => show(args, &store, output).await,
+        ImageCommand::Export(args) => {
             sources::add(&store, &args.source, home, &Config::of(home)?).await?;
             export(args, &store, output).await
         }
-        Image::Verify(args) => verify(args, &store, output).await,
-        Image::Remove(args) => remove(args, &store, output).await,
-        Image::Restore(args) => restore(args, &store, output).await,
-        Image::Prune(args) => prune(args, &store, output).await,
-        Image::BootList(verb) => {
+        ImageCommand::Verify(args) => verify(args, &store, output).await,
+        ImageCommand::Remove(args) => remove(args, &store, output).await,
+        ImageCommand::Restore(args) => restore(args, &store, output).await,
+        ImageCommand::Prune(args) => prune(args, &store, output).await,
+        ImageCommand::BootList(verb) => {
             let copies = Config::of(home)?.serve.boot_copies;
             boot_list::run(verb, &store, copies, output).await
         }
@@ -245,12 +245,16 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
 }
 
 /// Carries out a verb on a server of another machine, which has the store.
-pub(crate) async fn run_on(verb: &Image, server: &RemoteServer, output: Output) -> Result<()> {
+pub(crate) async fn run_on(
+    verb: &ImageCommand,
+    server: &RemoteServer,
+    output: Output,
+) -> Result<()> {
     match verb {
-        Image::List => print_list(&server.images().await?, output),
-        Image::Show(args) => print_details(&server.image(&args.name).await?, output),
-        Image::Remove(args) => output.done(&server.remove_image(&args.name).await?),
-        Image::Restore(args) => output.done(&server.restore_image(&args.name).await?),
+        ImageCommand::List => print_list(&server.images().await?, output),
+        ImageCommand::Show(args) => print_details(&server.image(&args.name).await?, output),
+        ImageCommand::Remove(args) => output.done(&server.remove_image(&args.name).await?),
+        ImageCommand::Restore(args) => output.done(&server.restore_image(&args.name).await?),
         _ => Err(Error::unsupported(
             "of the verbs on images list, show, remove and restore work with --server; run the others on the \
              server's machine",
@@ -258,7 +262,7 @@ pub(crate) async fn run_on(verb: &Image, server: &RemoteServer, output: Output) 
     }
 }
 
-async fn import_image(args: &Import, home: &Home, store: &Store, output: Output) -> Result<()> {
+async fn import_image(args: &ImportArgs, home: &Home, store: &Store, output: Output) -> Result<()> {
     let name: ImageName = args.name.parse().map_err(|e| args.swapped().unwrap_or(e))?;
     images::must_be_free(store, &name).await?;
     let session = store.session(&format!("import of {name}")).await?;
@@ -278,7 +282,7 @@ async fn import_image(args: &Import, home: &Home, store: &Store, output: Output)
 }
 
 async fn import_version(
-    args: &Import,
+    args: &ImportArgs,
     name: &ImageName,
     home: &Home,
     session: &Session,
@@ -308,7 +312,7 @@ async fn import_version(
     Ok((images::publish(session, name, body).await?, imported.stats))
 }
 
-async fn read_source(args: &Import, home: &Home, session: &Session) -> Result<Imported> {
+async fn read_source(args: &ImportArgs, home: &Home, session: &Session) -> Result<Imported> {
     if args.source == "-" {
         if args.format.is_some_and(|format| format != Format::Raw) {
             return Err(Error::unsupported(
@@ -352,7 +356,7 @@ async fn packed(path: &Path) -> Result<Option<Packed>> {
     offload(move || formats::packed(&path)).await
 }
 
-async fn read_stdin(args: &Import, session: &Session) -> Result<Imported> {
+async fn read_stdin(args: &ImportArgs, session: &Session) -> Result<Imported> {
     let mut stdin = tokio::io::stdin();
     let mut head = Vec::new();
     let begun = (&mut stdin).take(HEAD).read_to_end(&mut head).await;
@@ -407,7 +411,7 @@ fn print_list(views: &[ImageView], output: Output) -> Result<()> {
     })
 }
 
-async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
+async fn show(args: &ImageNameArgs, store: &Store, output: Output) -> Result<()> {
     print_details(&ImageDetails::of(store, &args.name.parse()?).await?, output)
 }
 
@@ -430,9 +434,9 @@ fn print_details(view: &ImageDetails, output: Output) -> Result<()> {
     })
 }
 
-async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
+async fn export(args: &ExportArgs, store: &Store, output: Output) -> Result<()> {
     let record = images::resolve(store, &args.name.parse()?).await?;
-    let target = Target::of(args)?;
+    let target = ExportTarget::of(args)?;
     let manifest = store.manifest(&images::manifest_of(&record)?).await?;
     let cache = Arc::new(cache::Cache::new(cache::Config {
         capacity: EXPORT_CACHE,
@@ -442,15 +446,15 @@ async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
     let image = disk::Image::new(store.clone(), manifest, cache);
     let bar = Bar::bytes("exporting", Some(image.size()));
     let data_bytes = match &target {
-        Target::Remote => {
+        ExportTarget::Remote => {
             let remote = connect(&args.target).await?;
             let copied = copy_to(&image, &remote, false, &bar).await;
             remote.close().await;
             copied.map_err(|e| e.context(&args.target))?
         }
-        Target::Stdout => return export_stdout(&image, &bar).await,
-        Target::BlockDevice => export_device(&args.target, &image, &bar).await?,
-        Target::File(file, format) => {
+        ExportTarget::Stdout => return export_stdout(&image, &bar).await,
+        ExportTarget::BlockDevice => export_device(&args.target, &image, &bar).await?,
+        ExportTarget::File(file, format) => {
             let written = export_file(file, *format, store, &image, &bar).await;
             written.inspect_err(|_| file.clear()).map_err(|e| file.named(e))?
         }
@@ -534,7 +538,7 @@ async fn copy_to(from: &dyn Device, to: &dyn Device, fresh: bool, bar: &Bar) -> 
     copy(from, to, options, &|bytes| bar.moved(bytes)).await
 }
 
-async fn verify(args: &Which, store: &Store, output: Output) -> Result<()> {
+async fn verify(args: &ImageNameArgs, store: &Store, output: Output) -> Result<()> {
     let record = images::resolve(store, &args.name.parse()?).await?;
     let bar = Bar::bytes("verifying", Some(record.body.size));
     let report = store::verify::manifest(store, &images::manifest_of(&record)?, &bar).await?;
@@ -564,17 +568,17 @@ async fn verify(args: &Which, store: &Store, output: Output) -> Result<()> {
     }
 }
 
-async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
+async fn remove(args: &ImageNameArgs, store: &Store, output: Output) -> Result<()> {
     image_verbs::remove(store, &args.name).await?;
     output.done(&format!("image {} removed", args.name))
 }
 
-async fn restore(args: &Which, store: &Store, output: Output) -> Result<()> {
+async fn restore(args: &ImageNameArgs, store: &Store, output: Output) -> Result<()> {
     image_verbs::restore(store, &args.name).await?;
     output.done(&format!("image {} is there again", args.name))
 }
 
-async fn prune(args: &Prune, store: &Store, output: Output) -> Result<()> {
+async fn prune(args: &PruneArgs, store: &Store, output: Output) -> Result<()> {
     let name: ImageName = args.name.parse()?;
     if name.tag.is_some() {
         return Err(Error::invalid("all versions of an image are looked at; give its name alone"));

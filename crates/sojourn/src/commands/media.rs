@@ -21,7 +21,7 @@ const SCRATCH: u64 = 16 << 20;
 
 /// The verbs of `sojourn media`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Media {
+pub(crate) enum MediaCommand {
     /// Put images, disks and suspended machines onto a medium
     #[command(after_help = "\
 Examples:
@@ -39,7 +39,7 @@ The medium may be pulled out at any time: the same command goes on.")]
 Examples:
   sojourn media list /media/usb
   sojourn --json media list /media/usb | jq '.[].present'")]
-    List(Place),
+    List(MediaListArgs),
     /// Read all of a medium and check it
     #[command(after_help = "\
 Examples:
@@ -88,7 +88,7 @@ pub(crate) struct WriteArgs {
 
 /// Arguments of `sojourn media list`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct MediaListArgs {
     /// The directory that was written to
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -124,15 +124,15 @@ pub(crate) struct RemoveArgs {
     name: String,
 }
 
-pub(crate) async fn run(verb: &Media, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &MediaCommand, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let store = stores::open(home, &config).await?;
     match verb {
-        Media::Write(args) => write(args, &store, output).await,
-        Media::List(place) => list(place, &store, output).await,
-        Media::Verify(args) => verify(args, &store, output).await,
-        Media::Index(args) => index(args, &store, home, output).await,
-        Media::Remove(args) => remove(args, &store, output).await,
+        MediaCommand::Write(args) => write(args, &store, output).await,
+        MediaCommand::List(place) => list(place, &store, output).await,
+        MediaCommand::Verify(args) => verify(args, &store, output).await,
+        MediaCommand::Index(args) => index(args, &store, home, output).await,
+        MediaCommand::Remove(args) => remove(args, &store, output).await,
     }
 }
 
@@ -308,7 +308,7 @@ async fn listing(dir: PathBuf, store: &Store) -> Result<Vec<MediaListing>> {
     offload(move || Ok(media::Media::open(&settings, &dir)?.list())).await
 }
 
-async fn list(place: &Place, store: &Store, output: Output) -> Result<()> {
+async fn list(place: &MediaListArgs, store: &Store, output: Output) -> Result<()> {
     let listed = listing(place.dir.clone(), store).await?;
     output.print(&listed, || {
         let mut table = Table::new(&[

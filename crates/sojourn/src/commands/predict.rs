@@ -95,7 +95,7 @@ pub(crate) enum Data {
 
 /// One size of the cache.
 #[derive(Debug, Serialize)]
-struct Case {
+struct PredictedSize {
     memory: u64,
     /// Requests answered without the backend, at so many clients as it holds.
     hit: f64,
@@ -116,7 +116,7 @@ struct Case {
     bottleneck: Option<String>,
     utilisation: BTreeMap<String, f64>,
     /// What each change brings, best first.
-    next: Vec<Next>,
+    next: Vec<UpgradeView>,
     /// The response by number of clients.
     curve: Vec<Point>,
     /// The same, simulated.
@@ -125,7 +125,7 @@ struct Case {
 }
 
 #[derive(Debug, Serialize)]
-struct Next {
+struct UpgradeView {
     /// `memory`, or a centre: twice as much of it.
     twice: String,
     /// How many clients it then holds.
@@ -143,7 +143,7 @@ struct Point {
 }
 
 #[derive(Debug, Serialize)]
-struct View {
+struct PredictView {
     profile: String,
     trace: TraceLoad,
     block: u64,
@@ -152,7 +152,7 @@ struct View {
     data: Data,
     /// The most clients that were looked for.
     most: u32,
-    cases: Vec<Case>,
+    cases: Vec<PredictedSize>,
     /// What these figures do not tell.
     notes: Vec<String>,
 }
@@ -197,7 +197,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         let holding = question.answer(&server_now, &now)?;
         let more = memory.saturating_mul(2);
         let next = question.purchases(&server_now, &now, (&server(more)?, &hits(more)))?;
-        let next = next.into_iter().map(|purchase| Next {
+        let next = next.into_iter().map(|purchase| UpgradeView {
             twice: match purchase.what {
                 Upgrade::Memory => "memory".to_owned(),
                 Upgrade::Centre(name) => name,
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     }
     let mut notes = notes::all(args, &profile, &load, question.block);
     notes.extend(cases.iter().filter_map(served::unsure));
-    let view = View {
+    let view = PredictView {
         profile: profile.name,
         block: question.block,
         think_ms: question.think * 1e3,
@@ -249,8 +249,8 @@ fn case(
     profile: &Profile,
     hits: &Hits,
     holding: &ServerCapacity,
-    next: Vec<Next>,
-) -> Case {
+    next: Vec<UpgradeView>,
+) -> PredictedSize {
     let name = |at: usize| profile.centres[at].name.clone();
     let at = holding.clients.max(1) as usize - 1;
     let solution = &holding.solutions[at];
@@ -265,7 +265,7 @@ fn case(
             hit: hits.at(*clients),
         })
     };
-    Case {
+    PredictedSize {
         memory,
         hit: holding.hit,
         cache_hit: None,
@@ -302,7 +302,7 @@ fn held(clients: u32, at_least: bool) -> String {
 }
 
 /// What is said of a case, on the terminal and on the page.
-fn row(case: &Case) -> [String; 9] {
+fn row(case: &PredictedSize) -> [String; 9] {
     let next = case
         .next
         .iter()
@@ -321,7 +321,7 @@ fn row(case: &Case) -> [String; 9] {
     ]
 }
 
-fn text(view: &View) -> String {
+fn text(view: &PredictView) -> String {
     let mut text = format!(
         "{} requests of {} clients, {} each on average, {:.0} % of them changes; a client pauses \
          {:.3} ms; the response asked for is {:.4} ms\n\n",

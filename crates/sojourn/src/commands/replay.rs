@@ -108,7 +108,7 @@ fn pace(text: &str) -> Result<Pace> {
 
 /// What is printed.
 #[derive(Serialize)]
-pub(crate) struct View {
+pub(crate) struct ReplayView {
     #[serde(flatten)]
     pub(crate) report: ReplayReport,
     /// Requests of the trace that were not replayed: those that are not reads, with --reads-only,
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     plan.interval = args.interval;
     let (report, cpu) = drive(Arc::new(script), plan, args.threads)?;
     let cpu_us_per_request = cpu.as_secs_f64() * 1e6 / (report.answers.max(1)) as f64;
-    let view = View { report, skipped, cpu_us_per_request };
+    let view = ReplayView { report, skipped, cpu_us_per_request };
     output.print(&view, || text(&view))?;
     failure(&view.report)
 }
@@ -241,7 +241,7 @@ fn failure(report: &ReplayReport) -> Result<()> {
     }
 }
 
-fn text(view: &View) -> String {
+fn text(view: &ReplayView) -> String {
     let report = &view.report;
     let time = match report.planned_seconds {
         Some(planned) => format!("{:.3} s, planned {planned:.3} s", report.seconds),

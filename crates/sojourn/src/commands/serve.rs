@@ -126,7 +126,7 @@ pub(crate) struct Args {
     /// Where ephemeral disks keep what their clients write. In borrowed room it is gone when the
     /// server ends, flushed or not; persistent disks always keep theirs in the home
     #[arg(long, value_enum, default_value = "home", value_name = "PLACE", conflicts_with = "file")]
-    pub(crate) shadow: Place,
+    pub(crate) shadow: EphemeralStorage,
     /// Borrow from this disk, partition or image whose system is not running, or from this directory
     /// of the running one; may be repeated
     #[arg(long, value_name = "DEVICE|IMAGE|DIR", required_if_eq("shadow", "borrowed"))]
@@ -145,7 +145,7 @@ pub(crate) struct Args {
 
 /// Where private blocks of ephemeral disks lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum EphemeralStorage {
     /// In the home
     Home,
     /// On free blocks of other disks
@@ -158,7 +158,7 @@ fn parse_format(text: &str) -> block::Result<Format> {
 
 /// Serves in the way that was asked for.
 pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
-    if args.shadow == Place::Home && !args.borrow.is_empty() {
+    if args.shadow == EphemeralStorage::Home && !args.borrow.is_empty() {
         return Err(Error::invalid("--borrow is for --shadow borrowed; say that too"));
     }
     if args.run.is_some() && args.tls.is_some_and(|tls| tls != TlsMode::Off) {
@@ -242,7 +242,7 @@ impl Args {
 
     /// What is to be borrowed, if anything.
     fn wanted(&self) -> Option<BorrowRequest> {
-        let size = self.borrow_size.filter(|_| self.shadow == Place::Borrowed)?;
+        let size = self.borrow_size.filter(|_| self.shadow == EphemeralStorage::Borrowed)?;
         let targets = self.borrow.clone();
         Some(BorrowRequest { targets, size, nothing_suspended: self.nothing_suspended })
     }

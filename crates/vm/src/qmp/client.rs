@@ -1,7 +1,7 @@
 //! One connection to QEMU's monitor.
 
 use super::message::{self, MAX_LINE, QmpMessage};
-use crate::demand::Demand;
+use crate::demand::ExtentDemand;
 use block::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub struct Monitor {
     link: Mutex<MonitorLink>,
     version: (u32, u32),
     /// The reads of memory that QEMU waits for, if it may have to.
-    demand: Option<Arc<Demand>>,
+    demand: Option<Arc<ExtentDemand>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Monitor {
     pub(crate) async fn connect(
         path: &Path,
         patience: Duration,
-        demand: Option<Arc<Demand>>,
+        demand: Option<Arc<ExtentDemand>>,
     ) -> Result<Self> {
         let until = Instant::now() + patience;
         let stream = loop {
@@ -69,7 +69,7 @@ impl Monitor {
     }
 
     /// Begins the protocol on a connection.
-    async fn over(stream: UnixStream, demand: Option<Arc<Demand>>) -> Result<Self> {
+    async fn over(stream: UnixStream, demand: Option<Arc<ExtentDemand>>) -> Result<Self> {
         let mut link = MonitorLink { stream, received: Vec::new(), last: 0 };
         let greeting = patiently(demand.as_deref(), PATIENCE, link.next()).await;
         let greeting = greeting.ok_or_else(|| silent("its greeting"))??;
@@ -123,12 +123,12 @@ fn silent(what: &str) -> Error {
 }
 
 /// Whether QEMU waits for its memory, or did within `time`.
-fn waits(demand: Option<&Demand>, time: Duration) -> bool {
+fn waits(demand: Option<&ExtentDemand>, time: Duration) -> bool {
     demand.is_some_and(|demand| demand.was_within(time))
 }
 
 async fn patiently<T>(
-    demand: Option<&Demand>,
+    demand: Option<&ExtentDemand>,
     patience: Duration,
     work: impl Future<Output = T>,
 ) -> Option<T> {
@@ -250,7 +250,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_qemu_that_waits_for_its_memory_is_not_silent() {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        let demand = Demand::default();
+        let demand = ExtentDemand::default();
         let work = async || sleep(minutes(10)).await;
         assert!(patiently(None, PATIENCE, work()).await.is_none());
         assert!(patiently(Some(&demand), PATIENCE, work()).await.is_none());

@@ -36,7 +36,8 @@ const LEN: usize = 200;
 
 fn read_request(cookie: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    let request = Request { flags: 0, command: command::READ, cookie, offset: 0, len: LEN as u64 };
+    let request =
+        RequestHeader { flags: 0, command: command::READ, cookie, offset: 0, len: LEN as u64 };
     request.put(ReplyStyle::Simple, &mut out);
     out
 }
@@ -439,7 +440,7 @@ async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_t
                 Connection::new(&mut stream, terms, STALL, &share, Rest::default());
             let mut out = Vec::new();
             for cookie in 0..BURST {
-                Request { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);
+                RequestHeader { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);
             }
             client.write_all(&out).await.unwrap();
             let replies = BURST as usize * reply;

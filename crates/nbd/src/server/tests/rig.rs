@@ -5,7 +5,7 @@ use crate::codec::option::{
     ClientFlags, InfoRequest, MetaRequest, OptionReplyHeader, OptionRequest,
 };
 use crate::codec::reply::ReplyHeader;
-use crate::codec::request::Request;
+use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle, reply};
 use crate::server::{
     ExportSummary, Exports, Listener, Peer, Purpose, Server, ServerLimits, Session, SessionEnding,
@@ -209,8 +209,8 @@ pub(crate) struct Prober<S = DuplexStream> {
     pub(crate) style: ReplyStyle,
 }
 
-pub(crate) fn request(command: u16, flags: u16, offset: u64, len: u64) -> Request {
-    Request { flags, command, cookie: offset ^ 0xabcd, offset, len }
+pub(crate) fn request(command: u16, flags: u16, offset: u64, len: u64) -> RequestHeader {
+    RequestHeader { flags, command, cookie: offset ^ 0xabcd, offset, len }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Prober<S> {
@@ -298,7 +298,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Prober<S> {
         assert_eq!(self.option(&go).await.last(), Some(&(1, Vec::new())));
     }
 
-    pub(crate) async fn post(&mut self, request: &Request, payload: &[u8]) {
+    pub(crate) async fn post(&mut self, request: &RequestHeader, payload: &[u8]) {
         let mut out = Vec::new();
         request.put(self.style, &mut out);
         out.extend_from_slice(payload);
@@ -338,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Prober<S> {
     }
 
     /// One request and its reply.
-    pub(crate) async fn ask(&mut self, request: &Request, payload: &[u8]) -> Reply {
+    pub(crate) async fn ask(&mut self, request: &RequestHeader, payload: &[u8]) -> Reply {
         self.post(request, payload).await;
         let len = if request.command == command::READ { request.len as usize } else { 0 };
         let reply = self.reply(len).await;

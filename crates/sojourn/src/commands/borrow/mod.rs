@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// The verbs of `sojourn borrow`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Borrow {
+pub(crate) enum BorrowCommand {
     /// What disks and images hold, and what of them can be borrowed; writes nothing
     Scan(scan::Args),
     /// Make a private disk of free blocks, and serve it
@@ -27,15 +27,15 @@ pub(crate) enum Borrow {
 }
 
 pub(crate) async fn run(
-    verb: &Borrow,
+    verb: &BorrowCommand,
     home: impl FnOnce() -> Result<Home>,
     output: Output,
 ) -> Result<ExitCode> {
     match verb {
-        Borrow::Scan(args) => scan::run(args, output).await?,
-        Borrow::Up(args) => return up::run(args, &home()?, output).await,
-        Borrow::Down(args) => down::run(args, &home()?, output).await?,
-        Borrow::Status(args) => status::run(args, &home()?, output).await?,
+        BorrowCommand::Scan(args) => scan::run(args, output).await?,
+        BorrowCommand::Up(args) => return up::run(args, &home()?, output).await,
+        BorrowCommand::Down(args) => down::run(args, &home()?, output).await?,
+        BorrowCommand::Status(args) => status::run(args, &home()?, output).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

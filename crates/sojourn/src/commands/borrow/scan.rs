@@ -1,7 +1,7 @@
 //! `sojourn borrow scan`.
 
 use super::map::{Map, legend, svg};
-use super::selection::Selection;
+use super::selection::SelectionArgs;
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result, Span};
 use freespace::{Code, Level, Refusal};
@@ -22,7 +22,7 @@ Examples:
   sojourn --json borrow scan --extents disk.img | jq '.disks[].parts[].verdict'")]
 pub(crate) struct Args {
     #[command(flatten)]
-    selection: Selection,
+    selection: SelectionArgs,
     /// Explain every verdict
     #[arg(long)]
     why: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct View {
+struct ScanView {
     disks: Vec<DiskView>,
     suspended: Vec<SleeperView>,
     lendable_bytes: u64,
@@ -82,12 +82,12 @@ struct PartView {
     size: u64,
     holds: Option<&'static str>,
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: ScanVerdict,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-enum Verdict {
+enum ScanVerdict {
     Accepted(AcceptedView),
     Refused(RefusalView),
 }
@@ -116,7 +116,7 @@ pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
         return Err(Error::denied(format!("{sentence}; run it as root, who may read disks")));
     }
     let lent = scan.choose(&args.selection.plain().policy);
-    let view = View::new(&scan, &lent, args.extents);
+    let view = ScanView::new(&scan, &lent, args.extents);
     if let Some(path) = &args.svg {
         // A file that exists may be a disk.
         let mut file = File::create_new(path).map_err(|e| match e.kind() {
@@ -149,7 +149,7 @@ fn all_unreadable(scan: &Scan) -> Option<&str> {
     refusals?.first().map(|refusal| refusal.sentence.as_str())
 }
 
-impl View {
+impl ScanView {
     fn new(scan: &Scan, lent: &[Vec<Span>], ranges: bool) -> Self {
         let mut lists = lent.iter();
         let disks = scan
@@ -200,13 +200,13 @@ impl View {
                 let holds = part.holds.map_or_else(dash, str::to_owned);
                 let size = ByteSize(part.size).to_string();
                 let cells = match &part.verdict {
-                    Verdict::Accepted(view) => [
+                    ScanVerdict::Accepted(view) => [
                         ByteSize(view.free_bytes).to_string(),
                         ByteSize(view.lendable_bytes).to_string(),
                         view.extents.to_string(),
                         "accepted".to_owned(),
                     ],
-                    Verdict::Refused(refusal) => {
+                    ScanVerdict::Refused(refusal) => {
                         [dash(), dash(), dash(), format!("refused: {}", refusal.code)]
                     }
                 };
@@ -246,8 +246,8 @@ impl View {
             }
             for part in &disk.parts {
                 match &part.verdict {
-                    Verdict::Refused(refusal) => refuse(text, &part.name, refusal),
-                    Verdict::Accepted(view) => {
+                    ScanVerdict::Refused(refusal) => refuse(text, &part.name, refusal),
+                    ScanVerdict::Accepted(view) => {
                         let _ = writeln!(text, "{}: {}", part.name, view.explain());
                     }
                 }
@@ -265,9 +265,9 @@ impl PartView {
         let verdict = match &part.verdict {
             Ok(accepted) => {
                 let lent = lists.next().map(Vec::as_slice).unwrap_or_default();
-                Verdict::Accepted(AcceptedView::new(accepted, lent, ranges))
+                ScanVerdict::Accepted(AcceptedView::new(accepted, lent, ranges))
             }
-            Err(refusal) => Verdict::Refused(refusal.into()),
+            Err(refusal) => ScanVerdict::Refused(refusal.into()),
         };
         Self {
             name: part.name.clone(),

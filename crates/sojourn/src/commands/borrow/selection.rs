@@ -17,14 +17,14 @@ pub(crate) enum Proof {
 
 /// How much is to be borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum BorrowSize {
     /// All that can be.
     All,
     /// So many bytes.
     Bytes(ByteSize),
 }
 
-impl Wanted {
+impl BorrowSize {
     /// How many bytes; `None` for all.
     pub(crate) fn bytes(self) -> Option<u64> {
         match self {
@@ -34,7 +34,7 @@ impl Wanted {
     }
 }
 
-impl FromStr for Wanted {
+impl FromStr for BorrowSize {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -47,13 +47,13 @@ impl FromStr for Wanted {
 
 /// Disks, consent and policy.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Selection {
+pub(crate) struct SelectionArgs {
     /// Disks, partitions or image files [default: all disks of this machine]
     #[arg(value_name = "DEVICE|IMAGE")]
     pub(crate) targets: Vec<PathBuf>,
     /// Take exactly this, from the largest free ranges on, or all that can be lent
     #[arg(long, value_name = "SIZE|all")]
-    pub(crate) size: Option<Wanted>,
+    pub(crate) size: Option<BorrowSize>,
     /// How thoroughly to check [default: fast where checksums protect the map of free space, else
     /// deep]
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -78,7 +78,7 @@ pub(crate) struct Selection {
     pub(crate) nothing_suspended: bool,
 }
 
-impl Selection {
+impl SelectionArgs {
     /// The same for the server.
     pub(crate) fn plain(&self) -> server::borrow::selection::BorrowSelection {
         let reader = FreeSpaceOptions {
@@ -92,7 +92,7 @@ impl Selection {
         server::borrow::selection::BorrowSelection {
             targets: self.targets.clone(),
             policy: BorrowPolicy {
-                want: self.size.and_then(Wanted::bytes),
+                want: self.size.and_then(BorrowSize::bytes),
                 floor: self.min_extent.map(u64::from),
                 most: self.max_extents,
                 reserve: self.reserve,

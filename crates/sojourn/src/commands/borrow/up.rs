@@ -1,6 +1,6 @@
 //! `sojourn borrow up`.
 
-use super::selection::{Selection, Wanted};
+use super::selection::{BorrowSize, SelectionArgs};
 use crate::output::{Output, fields};
 use crate::remote;
 use block::lock::{LockFile, Taking};
@@ -65,7 +65,7 @@ The disks' own system must not be running (but for --live). The disk is encrypte
 is only in memory: when the process ends, however it ends, nothing can be read any more.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    selection: Selection,
+    selection: SelectionArgs,
     /// With --size, take less too when there is less, but no less than this
     #[arg(long, value_name = "SIZE", requires = "size")]
     at_least: Option<ByteSize>,
@@ -154,14 +154,14 @@ impl Args {
         let needed = base.map(|base| base.size().next_multiple_of(BLOCK) + swap);
         let least = self.at_least.map(|least| least.0);
         match (self.selection.size, needed) {
-            (Some(Wanted::All), _) => {
+            (Some(BorrowSize::All), _) => {
                 let least = least.unwrap_or(0).max(needed.unwrap_or(0)).max(BLOCK);
                 Ok(Amount { most: None, least })
             }
-            (Some(Wanted::Bytes(size)), _) if least.is_some_and(|least| least > size.0) => {
+            (Some(BorrowSize::Bytes(size)), _) if least.is_some_and(|least| least > size.0) => {
                 Err(Error::invalid("--at-least is more than --size; give the larger one to --size"))
             }
-            (Some(Wanted::Bytes(size)), _) => {
+            (Some(BorrowSize::Bytes(size)), _) => {
                 let least = least.map_or(size.0, |least| least.max(needed.unwrap_or(0)));
                 Ok(Amount { most: Some(size.0), least })
             }

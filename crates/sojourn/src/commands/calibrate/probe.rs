@@ -14,14 +14,14 @@ use tokio::time::Instant;
 const ALIGNED: usize = 4096;
 
 /// An open device or file.
-pub(super) struct Device {
+pub(super) struct ProbedDevice {
     fd: OwnedFd,
     path: PathBuf,
     sectors: u64,
     buffer: Vec<u8>,
 }
 
-impl Device {
+impl ProbedDevice {
     /// Opens a block device or a regular file for reading.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-impl Probe for Device {
+impl Probe for ProbedDevice {
     fn sectors(&self) -> u64 {
         self.sectors
     }

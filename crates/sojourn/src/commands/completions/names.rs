@@ -1,6 +1,6 @@
 //! The names of a home, as far as they are found at once and without asking anybody for anything.
 
-use super::wanted::Kind;
+use super::wanted::NameKind;
 use engine::{Config, Home};
 use objects::is_remote;
 use std::path::Path;
@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOST: usize = 10_000;
 
 /// All names of a kind, in order.
-pub(super) async fn of(home: &Home, kind: Kind) -> Vec<String> {
+pub(super) async fn of(home: &Home, kind: NameKind) -> Vec<String> {
     let mut names = match kind {
-        Kind::Disk => directories(&home.disks()),
-        Kind::Machine => directories(&home.vms()),
-        Kind::Image => images(home).await,
-        Kind::ImageOrDisk => {
+        NameKind::Disk => directories(&home.disks()),
+        NameKind::Machine => directories(&home.vms()),
+        NameKind::Image => images(home).await,
+        NameKind::ImageOrDisk => {
             let mut names = images(home).await;
             names.extend(directories(&home.disks()));
             names

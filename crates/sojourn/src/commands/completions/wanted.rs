@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 
 /// What names are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NameKind {
     /// Images and their versions.
     Image,
     /// Private disks.
@@ -17,14 +17,14 @@ pub(super) enum Kind {
 
 /// A name that is wanted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) kind: Kind,
+pub(super) struct CompletedName {
+    pub(super) kind: NameKind,
     /// The home that the line names.
     pub(super) home: Option<String>,
 }
 
 /// What the last of these words is, which are behind the program's name; none when it is no name of ours.
-pub(super) fn at_end(program: &Command, words: &[String]) -> Option<Wanted> {
+pub(super) fn at_end(program: &Command, words: &[String]) -> Option<CompletedName> {
     let (begun, before) = words.split_last()?;
     let mut command = program;
     let mut path: Vec<&str> = Vec::new();
@@ -73,11 +73,11 @@ pub(super) fn at_end(program: &Command, words: &[String]) -> Option<Wanted> {
             all.get(positional).copied().or(many)?
         }
     };
-    kind(&path, argument).map(|kind| Wanted { kind, home })
+    kind(&path, argument).map(|kind| CompletedName { kind, home })
 }
 
 /// What names an argument takes; none for those of something new, and of something else.
-fn kind(path: &[&str], argument: &Arg) -> Option<Kind> {
+fn kind(path: &[&str], argument: &Arg) -> Option<NameKind> {
     let id = argument.get_id().as_str();
     if matches!(
         (path, id),
@@ -90,20 +90,20 @@ fn kind(path: &[&str], argument: &Arg) -> Option<Kind> {
     let value =
         argument.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
     let of_value = match value {
-        Some("IMAGE" | "FILE|IMAGE") => Some(Kind::Image),
-        Some("DISK") => Some(Kind::Disk),
-        Some("IMAGE|DISK@SNAP") => Some(Kind::ImageOrDisk),
+        Some("IMAGE" | "FILE|IMAGE") => Some(NameKind::Image),
+        Some("DISK") => Some(NameKind::Disk),
+        Some("IMAGE|DISK@SNAP") => Some(NameKind::ImageOrDisk),
         _ => None,
     };
     if of_value.is_some() {
         return of_value;
     }
     match (path, id) {
-        (["disk", ..], "name") => Some(Kind::Disk),
-        (["disk", ..] | ["image", ..], "image") => Some(Kind::Image),
-        (["image", ..], "name") => Some(Kind::Image),
-        (["vm", ..], "name" | "parcel") => Some(Kind::Machine),
-        (["attach", ..] | ["detach"], "disk") | (["vm", ..], "disk") => Some(Kind::Disk),
+        (["disk", ..], "name") => Some(NameKind::Disk),
+        (["disk", ..] | ["image", ..], "image") => Some(NameKind::Image),
+        (["image", ..], "name") => Some(NameKind::Image),
+        (["vm", ..], "name" | "parcel") => Some(NameKind::Machine),
+        (["attach", ..] | ["detach"], "disk") | (["vm", ..], "disk") => Some(NameKind::Disk),
         _ => None,
     }
 }
@@ -123,20 +123,20 @@ mod tests {
             at_end(&program, &words).map(|wanted| wanted.kind)
         };
         for (line, kind) in [
-            ("disk show ", Some(Kind::Disk)),
-            ("disk show al", Some(Kind::Disk)),
-            ("--json disk rollback al", Some(Kind::Disk)),
-            ("disk rebase alice ", Some(Kind::Image)),
-            ("disk create new --from de", Some(Kind::Image)),
+            ("disk show ", Some(NameKind::Disk)),
+            ("disk show al", Some(NameKind::Disk)),
+            ("--json disk rollback al", Some(NameKind::Disk)),
+            ("disk rebase alice ", Some(NameKind::Image)),
+            ("disk create new --from de", Some(NameKind::Image)),
             ("disk create ", None),
             ("disk sh", None),
             ("disk show --", None),
-            ("image show ", Some(Kind::Image)),
+            ("image show ", Some(NameKind::Image)),
             ("image import ", None),
-            ("vm start ", Some(Kind::Machine)),
+            ("vm start ", Some(NameKind::Machine)),
             ("vm create ", None),
-            ("vm create new --disk ", Some(Kind::Disk)),
-            ("verify debian:1 al", Some(Kind::ImageOrDisk)),
+            ("vm create new --disk ", Some(NameKind::Disk)),
+            ("verify debian:1 al", Some(NameKind::ImageOrDisk)),
             ("serve --nbd ", None),
             ("", None),
         ] {

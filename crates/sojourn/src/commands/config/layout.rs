@@ -22,7 +22,7 @@ pub(super) fn statements(text: &str) -> Vec<Statement> {
     let mut section = String::new();
     let mut lines = text.lines().enumerate();
     while let Some((index, line)) = lines.next() {
-        let mut state = Scan::default();
+        let mut state = OpenDelimiters::default();
         state.line(line);
         let said = line.trim();
         if said.is_empty() || said.starts_with('#') {
@@ -106,7 +106,7 @@ pub(super) fn rule(text: &str, number: usize) -> Option<Range<usize>> {
     let begins =
         |line: usize| text.split_inclusive('\n').take(line - 1).map(str::len).sum::<usize>();
     let (from, to) = (begins(list.lines.start), begins(list.lines.end));
-    let mut scan = Scan::default();
+    let mut scan = OpenDelimiters::default();
     let (mut depth, mut seen, mut start) = (0_usize, 0, None);
     for (at, c) in text[from..to].char_indices() {
         if !scan.take(c) {
@@ -145,14 +145,14 @@ pub(super) fn blanked(text: &str, bytes: Range<usize>) -> String {
 
 /// What is open while a text is read: brackets and strings.
 #[derive(Debug, Default)]
-struct Scan {
+struct OpenDelimiters {
     open: usize,
     /// The quote of the string, and whether the next character is taken as it is.
     string: Option<(char, bool)>,
     comment: bool,
 }
 
-impl Scan {
+impl OpenDelimiters {
     /// Takes a character; says whether it is none of a string or comment.
     fn take(&mut self, c: char) -> bool {
         if c == '\n' {

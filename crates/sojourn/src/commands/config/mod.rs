@@ -58,7 +58,7 @@ impl ConfigCommand {
 
 /// What `config check` prints.
 #[derive(Serialize)]
-struct Checked {
+struct ConfigCheckView {
     file: String,
     valid: bool,
     mistakes: Vec<Mistake>,
@@ -93,7 +93,7 @@ pub(crate) fn run(
     let Examined { mistakes, config } = examine(&text);
     let settings = config.as_ref().map(|config| effective::settings(config, &text));
     let file = path.display().to_string();
-    let checked = Checked { file, valid: mistakes.is_empty(), mistakes, settings };
+    let checked = ConfigCheckView { file, valid: mistakes.is_empty(), mistakes, settings };
     output.print(&checked, || describe(&checked))?;
     match checked.mistakes.len() {
         0 => Ok(()),
@@ -133,7 +133,7 @@ pub(crate) fn examine(text: &str) -> Examined {
     Examined { mistakes, config }
 }
 
-fn describe(checked: &Checked) -> String {
+fn describe(checked: &ConfigCheckView) -> String {
     let mut text = String::new();
     for Mistake { line, text: what } in &checked.mistakes {
         let place = line.map_or(String::new(), |line| format!("line {line}: "));

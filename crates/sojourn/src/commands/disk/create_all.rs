@@ -1,6 +1,6 @@
 //! `sojourn disk create` with several names.
 
-use super::Create;
+use super::DiskCreateArgs;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::site::Site;
@@ -16,7 +16,7 @@ const TOLD: usize = 5;
 ///
 /// # Errors
 /// That of the first disk that could not be made, after the others were.
-pub(super) async fn run(args: &Create, site: &Site, output: Output) -> Result<()> {
+pub(super) async fn run(args: &DiskCreateArgs, site: &Site, output: Output) -> Result<()> {
     let bar = Bar::disks("making disks", args.names.len() as u64);
     let (mut made, mut failed) = (Vec::new(), Vec::new());
     let mut broken = None;

@@ -69,7 +69,7 @@ const CHECKS: &[Check] = &[
 
 /// What is printed.
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     home: String,
     /// The worst of the findings.
     level: Level,
@@ -96,7 +96,7 @@ pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     // The worst first; what is equally bad in the order of the checks.
     findings.sort_by_key(|told| std::cmp::Reverse(told.finding.level));
     let level = findings.first().map_or(Level::Ok, |told| told.finding.level);
-    let report = Report { home: home.dir().display().to_string(), level, findings };
+    let report = DoctorReport { home: home.dir().display().to_string(), level, findings };
     output.print(&report, || describe(&report))?;
     let bad: Vec<&Told> =
         report.findings.iter().filter(|told| told.finding.level >= Level::Trouble).collect();
@@ -112,7 +112,7 @@ pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     }
 }
 
-fn describe(report: &Report) -> String {
+fn describe(report: &DoctorReport) -> String {
     let mut text = String::new();
     for Told { check, finding } in &report.findings {
         let Finding { level, what, why, remedy } = finding;

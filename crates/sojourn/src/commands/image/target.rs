@@ -1,6 +1,6 @@
 //! Where an image is written to, and what is refused before anything is written.
 
-use super::{Export, is_uri};
+use super::{ExportArgs, is_uri};
 use block::{Error, Result};
 use formats::{Format, Packed};
 use std::fs::FileType;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Where an image is written to.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum ExportTarget {
     /// An NBD server.
     Remote,
     /// Standard output, as raw bytes.
@@ -21,14 +21,14 @@ pub(super) enum Target {
     File(Replacement, Format),
 }
 
-impl Target {
+impl ExportTarget {
     /// What the user asked for.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for what no image can be written to,
     /// [`Unsupported`](block::ErrorKind::Unsupported) for a format that is only read,
     /// [`Conflict`](block::ErrorKind::Conflict) for what is there already, unless it is to be replaced.
-    pub(super) fn of(args: &Export) -> Result<Self> {
+    pub(super) fn of(args: &ExportArgs) -> Result<Self> {
         let raw_only = |what: &str| match args.format {
             None | Some(Format::Raw) => Ok(()),
             Some(_) => {
@@ -90,7 +90,7 @@ pub(crate) fn exists(path: &Path) -> Error {
 }
 
 /// The format of a file: as it is said, else as its name promises.
-fn format(args: &Export, path: &Path) -> Result<Format> {
+fn format(args: &ExportArgs, path: &Path) -> Result<Format> {
     if args.format.is_none()
         && let Some(packed) = Packed::by_name(path)
     {

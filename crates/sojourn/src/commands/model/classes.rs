@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 #[derive(Serialize)]
-struct View {
+struct ClassesView {
     profile: String,
     classes: Vec<ClassView>,
     utilisation: BTreeMap<String, f64>,
@@ -58,7 +58,7 @@ pub(super) fn run(contents: &Contents, output: Output) -> Result<()> {
     });
     let queues = profile.centres.iter().zip(&solution.utilisations);
     let queues = queues.filter(|(centre, _)| centre.kind != model::CentreKind::Delay);
-    let view = View {
+    let view = ClassesView {
         profile: profile.name.clone(),
         classes: views.collect(),
         utilisation: queues.map(|(centre, used)| (centre.name.clone(), *used)).collect(),
@@ -66,7 +66,7 @@ pub(super) fn run(contents: &Contents, output: Output) -> Result<()> {
     output.print(&view, || text(&view))
 }
 
-fn text(view: &View) -> String {
+fn text(view: &ClassesView) -> String {
     let mut table = Table::new(&["CLASS", ">CLIENTS", ">REQUESTS/S", ">MIB/S", ">RESPONSE MS"]);
     for class in &view.classes {
         table.row([

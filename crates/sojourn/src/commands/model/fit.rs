@@ -1,6 +1,6 @@
 //! `sojourn model fit`: the demands of a real server, measured.
 
-use super::measure::{Watched, Work, interface};
+use super::measure::{ResourceUse, Watched, interface};
 use super::write_file;
 use crate::commands::replay::drive;
 use crate::lists::{Numbers, Sizes};
@@ -100,7 +100,7 @@ pub(crate) struct Args {
 
 /// One measured load.
 #[derive(Debug, Clone, Serialize)]
-struct Run {
+struct FitRun {
     block: u64,
     clients: u32,
     /// The share of look-ups that the cache answered.
@@ -115,7 +115,7 @@ struct Run {
     /// Whether the profile was made from it.
     used: bool,
     #[serde(skip)]
-    work: Work,
+    work: ResourceUse,
     /// Processor time of the load generator.
     #[serde(skip)]
     own: f64,
@@ -124,12 +124,12 @@ struct Run {
 }
 
 #[derive(Serialize)]
-struct View {
+struct FitView {
     profile: String,
     /// The largest difference in throughput at numbers of clients that the profile was not made
     /// from, as a share.
     worst_error: f64,
-    runs: Vec<Run>,
+    runs: Vec<FitRun>,
 }
 
 pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()> {
@@ -166,7 +166,7 @@ pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()
     );
     must_be_right(worst, args.force)?;
     write_file(&args.out, &model::file::render(&profile, &notes)?)?;
-    let view = View { profile: args.out.display().to_string(), worst_error: worst, runs };
+    let view = FitView { profile: args.out.display().to_string(), worst_error: worst, runs };
     output.print(&view, || text(&view))
 }
 
@@ -203,14 +203,14 @@ fn must_be_the_stores(from_pieces: f64, force: bool) -> Result<()> {
 }
 
 /// The largest difference at loads of a kind that are not used for the fit.
-fn worst(runs: &[Run], kind: impl Fn(&Run) -> bool) -> f64 {
+fn worst(runs: &[FitRun], kind: impl Fn(&FitRun) -> bool) -> f64 {
     let checked = runs.iter().filter(|run| !run.used && kind(run));
     checked.map(|run| run.error.abs()).fold(0.0, f64::max)
 }
 
 /// Whether a load waits for more than the server itself. Others take microseconds, which differ from
 /// run to run.
-fn waits(run: &Run) -> bool {
+fn waits(run: &FitRun) -> bool {
     run.hit < 0.9
 }
 
@@ -253,7 +253,7 @@ pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
 }
 
 /// What may be watched: name, whether it is, its kind, and its work in a run.
-type Resource = (&'static str, bool, CentreKind, fn(&Run) -> f64);
+type Resource = (&'static str, bool, CentreKind, fn(&FitRun) -> f64);
 
 /// What is measured with what.
 struct Lab<'a> {
@@ -264,7 +264,7 @@ struct Lab<'a> {
 
 impl Lab<'_> {
     /// Measures one block size until its check is good, as often as may be: the best measurement.
-    fn best(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
+    fn best(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<FitRun>)> {
         let mut best = self.block(block)?;
         for _ in 1..self.args.attempts {
             if worst(&best.1, waits) <= GOOD {
@@ -283,7 +283,7 @@ impl Lab<'_> {
     }
 
     /// Measures one block size: its centres, and all runs.
-    fn block(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
+    fn block(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<FitRun>)> {
         let size = self.size(block)?;
         if !self.args.hits_only && size < self.args.hot.0.saturating_mul(4) {
             return Err(Error::invalid(format!(
@@ -338,7 +338,7 @@ impl Lab<'_> {
     }
 
     /// Reads at random in `span` with so many clients, one request each.
-    fn run(&self, block: u64, clients: u32, span: Span, seed: u64) -> Result<Run> {
+    fn run(&self, block: u64, clients: u32, span: Span, seed: u64) -> Result<FitRun> {
         if clients == 0 {
             return Err(Error::invalid("0 clients measure nothing: give 1 or more"));
         }
@@ -370,16 +370,16 @@ impl Lab<'_> {
     fn fit(
         &self,
         block: u64,
-        mut hits: Vec<Run>,
-        mut misses: Vec<Run>,
-    ) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
-        let used = |run: &&Run| self.args.loads.0.contains(&run.clients);
+        mut hits: Vec<FitRun>,
+        mut misses: Vec<FitRun>,
+    ) -> Result<(Vec<ProfileCentre>, Vec<FitRun>)> {
+        let used = |run: &&FitRun| self.args.loads.0.contains(&run.clients);
         let mut centres = Vec::new();
         for (name, watched, kind, work) in self.resources() {
             if !watched {
                 continue;
             }
-            let busy = |run: &Run| Busy {
+            let busy = |run: &FitRun| Busy {
                 per_answer: work(run) / run.answers.max(1.0),
                 hit: run.hit,
                 answers: run.answers,
@@ -395,8 +395,8 @@ impl Lab<'_> {
         let response = 1.0 / loads.iter().map(|load| load.throughput).fold(0.0, f64::max);
         add(&mut centres, "path", block, path, response, false)?;
         if !misses.is_empty() {
-            let visits = |run: &Run| 1.0 - run.hit;
-            let missing: Vec<&Run> =
+            let visits = |run: &FitRun| 1.0 - run.hit;
+            let missing: Vec<&FitRun> =
                 misses.iter().filter(used).filter(|run| visits(run) > 0.01).collect();
             if missing.is_empty() {
                 return Err(Error::invalid(
@@ -459,10 +459,10 @@ fn measured(
     clients: u32,
     hit: f64,
     report: &ReplayReport,
-    work: Work,
+    work: ResourceUse,
     own: Duration,
-) -> Run {
-    Run {
+) -> FitRun {
+    FitRun {
         block,
         clients,
         hit,
@@ -514,8 +514,8 @@ fn centre(
 fn loads_of<'a>(
     centres: &[ProfileCentre],
     own: f64,
-    runs: impl Iterator<Item = &'a Run>,
-    visits: impl Fn(&Run) -> f64,
+    runs: impl Iterator<Item = &'a FitRun>,
+    visits: impl Fn(&FitRun) -> f64,
 ) -> Result<Vec<MeasuredLoad>> {
     runs.map(|run| {
         let known = centres.iter().map(|centre| Centre {
@@ -600,7 +600,7 @@ fn joined(a: &Demand, b: &Demand) -> Result<Demand> {
     Demand::points([a.as_points(), b.as_points()].concat())
 }
 
-fn text(view: &View) -> String {
+fn text(view: &FitView) -> String {
     let mut table = Table::new(&[
         ">BLOCK",
         ">HITS",

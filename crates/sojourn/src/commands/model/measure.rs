@@ -19,13 +19,13 @@ pub(super) struct Watched {
 
 /// Seconds of work since some time in the past.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Work {
+pub(super) struct ResourceUse {
     pub(super) cpu: f64,
     pub(super) disk: f64,
     pub(super) network: f64,
 }
 
-impl Work {
+impl ResourceUse {
     /// The work done since `before`.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
@@ -60,8 +60,8 @@ impl Watched {
     ///
     /// # Errors
     /// When one of them is not there.
-    pub(super) fn look(&self) -> Result<Work> {
-        let mut work = Work::default();
+    pub(super) fn look(&self) -> Result<ResourceUse> {
+        let mut work = ResourceUse::default();
         if let Some(pid) = self.pid {
             let path = PathBuf::from(format!("/proc/{pid}/stat"));
             work.cpu = ticks(&read(&path)?).ok_or_else(|| unreadable(&path))? / TICKS;

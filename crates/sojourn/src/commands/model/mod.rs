@@ -17,17 +17,17 @@ use std::path::Path;
 
 /// The verbs of `sojourn model`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Model {
+pub(crate) enum ModelCommand {
     /// Throughput, response and utilisations for numbers of clients, hit ratios and block sizes
     Solve(solve::Args),
     /// Measure the demands of a running server
     Fit(Box<fit::Args>),
 }
 
-pub(crate) fn run(verb: &Model, home: Option<&Home>, output: Output) -> Result<()> {
+pub(crate) fn run(verb: &ModelCommand, home: Option<&Home>, output: Output) -> Result<()> {
     match verb {
-        Model::Solve(args) => solve::run(args, output),
-        Model::Fit(args) => fit::run(args, home, output),
+        ModelCommand::Solve(args) => solve::run(args, output),
+        ModelCommand::Fit(args) => fit::run(args, home, output),
     }
 }
 

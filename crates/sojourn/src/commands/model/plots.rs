@@ -1,6 +1,6 @@
 //! The results of `sojourn model solve` as a page with plots.
 
-use super::solve::{Case, Row, View, percent};
+use super::solve::{ClientsRow, SolveView, SolvedCase, percent};
 use block::ByteSize;
 use report::{Axis, Plot, Report, Series, Table, Unit};
 
@@ -10,7 +10,7 @@ const LINES: usize = 8;
 const ROWS: usize = 2000;
 
 /// What a plot shows of a row.
-type Figure = (&'static str, &'static str, Unit, fn(&Row) -> f64);
+type Figure = (&'static str, &'static str, Unit, fn(&ClientsRow) -> f64);
 
 const FIGURES: [Figure; 2] = [
     ("Throughput", "bytes per second", Unit::Bytes, |row| row.bytes_per_second),
@@ -18,7 +18,7 @@ const FIGURES: [Figure; 2] = [
 ];
 
 /// The page.
-pub(super) fn page(view: &View) -> String {
+pub(super) fn page(view: &SolveView) -> String {
     let mut page = Report::new(format!("Model of {}", view.profile)).text(
         "Exact solution of a closed queueing network: each client waits for its answer before it \
          asks again.",
@@ -43,8 +43,8 @@ pub(super) fn page(view: &View) -> String {
 }
 
 /// Cases of one block size, in the order of their hit ratios.
-fn blocks(view: &View) -> Vec<Vec<&Case>> {
-    let mut blocks: Vec<Vec<&Case>> = Vec::new();
+fn blocks(view: &SolveView) -> Vec<Vec<&SolvedCase>> {
+    let mut blocks: Vec<Vec<&SolvedCase>> = Vec::new();
     for case in &view.cases {
         match blocks.last_mut() {
             Some(last) if last[0].block == case.block => last.push(case),
@@ -55,14 +55,14 @@ fn blocks(view: &View) -> Vec<Vec<&Case>> {
 }
 
 /// A few numbers of clients, for lines of their own: the last, and some before.
-fn chosen(rows: &[Row]) -> Vec<usize> {
+fn chosen(rows: &[ClientsRow]) -> Vec<usize> {
     let step = rows.len().div_ceil(4).max(1);
     let mut chosen: Vec<usize> = (0..rows.len()).rev().step_by(step).collect();
     chosen.reverse();
     chosen
 }
 
-fn by_hit(view: &View, (title, label, unit, value): Figure) -> Plot {
+fn by_hit(view: &SolveView, (title, label, unit, value): Figure) -> Plot {
     let x = Axis::new("hit ratio", Unit::Percent);
     let mut plot = Plot::new(format!("{title} by hit ratio"), x, Axis::new(label, unit));
     let mut lines = 0;
@@ -85,7 +85,7 @@ fn by_hit(view: &View, (title, label, unit, value): Figure) -> Plot {
     plot
 }
 
-fn utilisation_by_hit(view: &View) -> Plot {
+fn utilisation_by_hit(view: &SolveView) -> Plot {
     let x = Axis::new("hit ratio", Unit::Percent);
     let y = Axis::new("utilisation", Unit::Percent).between(0.0, 100.0);
     let blocks = blocks(view);
@@ -111,7 +111,7 @@ fn utilisation_by_hit(view: &View) -> Plot {
     plot
 }
 
-fn by_clients(view: &View, (title, label, unit, value): Figure) -> Plot {
+fn by_clients(view: &SolveView, (title, label, unit, value): Figure) -> Plot {
     let x = Axis::new("clients", Unit::Number);
     let mut plot = Plot::new(format!("{title} by number of clients"), x, Axis::new(label, unit));
     let step = view.cases.len().div_ceil(LINES).max(1);
@@ -123,7 +123,7 @@ fn by_clients(view: &View, (title, label, unit, value): Figure) -> Plot {
     plot
 }
 
-fn limits(view: &View) -> Table {
+fn limits(view: &SolveView) -> Table {
     let mut table =
         Table::new([">Block", ">Hits", "Bottleneck", ">Requests/s at most", ">Knee, clients"]);
     for case in view.cases.iter().take(ROWS) {
@@ -138,7 +138,7 @@ fn limits(view: &View) -> Table {
     table
 }
 
-fn rows(view: &View) -> Table {
+fn rows(view: &SolveView) -> Table {
     let mut table = Table::new([
         ">Block",
         ">Hits",

@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
 /// One block size and hit ratio.
 #[derive(Serialize)]
-pub(super) struct Case {
+pub(super) struct SolvedCase {
     pub(super) block: u64,
     pub(super) hit: f64,
     /// Whether the block size lies outside of those that the profile has demands for.
@@ -63,12 +63,12 @@ pub(super) struct Case {
     /// Requests a second that no number of clients exceeds; null without a queue.
     pub(super) limit: Option<f64>,
     pub(super) bottleneck: Option<String>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ClientsRow>,
 }
 
 /// One number of clients.
 #[derive(Serialize)]
-pub(super) struct Row {
+pub(super) struct ClientsRow {
     pub(super) clients: u32,
     /// Requests a second.
     pub(super) throughput: f64,
@@ -90,10 +90,10 @@ pub(super) struct SwitchView {
 
 /// Everything that was computed.
 #[derive(Serialize)]
-pub(super) struct View {
+pub(super) struct SolveView {
     pub(super) profile: String,
     think_ms: f64,
-    pub(super) cases: Vec<Case>,
+    pub(super) cases: Vec<SolvedCase>,
     pub(super) switches: Vec<SwitchView>,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     output.print(&view, || text(&contents.profile, &view))
 }
 
-fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<View> {
+fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<SolveView> {
     let rows = clients.len() * args.hit.0.len() * args.block.0.len();
     if rows > MOST_ROWS {
         return Err(Error::invalid(format!(
@@ -137,7 +137,7 @@ fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<View> {
             let solutions = network.sweep(clients.last().copied().unwrap_or(0))?;
             let wanted = clients.iter().filter_map(|n| solutions.get(*n as usize - 1));
             let bounds = network.bounds();
-            cases.push(Case {
+            cases.push(SolvedCase {
                 block: *block,
                 hit: *hit,
                 extrapolated: profile.extrapolated(*block).next().is_some(),
@@ -148,13 +148,13 @@ fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<View> {
             });
         }
     }
-    Ok(View { profile: profile.name.clone(), think_ms: think * 1e3, cases, switches })
+    Ok(SolveView { profile: profile.name.clone(), think_ms: think * 1e3, cases, switches })
 }
 
-fn row(network: &Network, block: u64, solution: &Solution) -> Row {
+fn row(network: &Network, block: u64, solution: &Solution) -> ClientsRow {
     let queues = network.centres().iter().zip(&solution.centres);
     let queues = queues.filter(|(centre, _)| centre.kind != CentreKind::Delay);
-    Row {
+    ClientsRow {
         clients: solution.clients,
         throughput: solution.throughput,
         bytes_per_second: solution.throughput * block as f64,
@@ -170,7 +170,7 @@ fn queues(profile: &Profile) -> Vec<&str> {
     queues.map(|centre| centre.name.as_str()).collect()
 }
 
-fn text(profile: &Profile, view: &View) -> String {
+fn text(profile: &Profile, view: &SolveView) -> String {
     let names = queues(profile);
     let titles: Vec<String> =
         names.iter().map(|name| format!(">{}", name.to_uppercase())).collect();
@@ -253,7 +253,7 @@ fn shown(rows: usize) -> Vec<usize> {
 }
 
 /// All rows as CSV.
-fn csv(profile: &Profile, view: &View) -> Result<String> {
+fn csv(profile: &Profile, view: &SolveView) -> Result<String> {
     let names = queues(profile);
     if names.iter().any(|name| name.contains([',', '"', '\n'])) {
         return Err(Error::invalid(

@@ -1,7 +1,7 @@
 //! The hit ratios of a trace by size of the cache.
 
 use super::load::{ClientRelation, Counter, TraceLoad};
-use super::server::{Cached, Keys, Reads};
+use super::server::{Cached, Reads, TouchedChunks};
 use super::{Args, Data};
 use block::{Error, Result};
 use model::predict::HitCurve;
@@ -31,7 +31,7 @@ pub(super) struct TraceAnswers {
 pub(super) fn of(args: &Args, miss: f64) -> Result<TraceAnswers> {
     let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();
-    let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
+    let mut keys = TouchedChunks::new(args.grain.0, args.data == Data::Private)?;
     let mut requests = args.served.simulate.then(|| ServerLoad::new(keys.cuts().clone()));
     let mut reads = Reads::default();
     let mut relation = ClientRelation::within(miss);

@@ -62,7 +62,7 @@ impl ClientRelation {
 /// Counts the load of a trace as it goes by.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
-    clients: HashMap<u32, Client>,
+    clients: HashMap<u32, TraceClient>,
     requests: u64,
     changes: u64,
     bytes: u128,
@@ -70,7 +70,7 @@ pub(super) struct Counter {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Client {
+struct TraceClient {
     first: u64,
     last: u64,
     requests: u64,
@@ -86,7 +86,7 @@ impl Counter {
             self.latency += u128::from(request.latency);
             let full = self.clients.len() >= MOST_CLIENTS;
             let key = if full { u32::MAX } else { request.client };
-            let new = Client { first: request.time, last: request.time, requests: 0 };
+            let new = TraceClient { first: request.time, last: request.time, requests: 0 };
             let client = self.clients.entry(key).or_insert(new);
             client.last = client.last.max(request.time);
             client.requests += 1;

@@ -1,6 +1,6 @@
 //! A prediction as a page with plots.
 
-use super::{COLUMNS, View, row};
+use super::{COLUMNS, PredictView, row};
 use block::ByteSize;
 use report::{Axis, Plot, Report, Series, Table, Unit};
 
@@ -8,7 +8,7 @@ use report::{Axis, Plot, Report, Series, Table, Unit};
 const LINES: usize = 8;
 
 /// The page.
-pub(super) fn page(view: &View) -> String {
+pub(super) fn page(view: &PredictView) -> String {
     let facts = [
         ("Requests in the trace", view.trace.requests.to_string()),
         ("Clients in the trace", view.trace.clients.to_string()),

@@ -1,6 +1,6 @@
 //! `predict --simulate`: the server, event by event.
 
-use super::{Args, Case, Data};
+use super::{Args, Data, PredictedSize};
 use crate::output::Table;
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
@@ -100,7 +100,7 @@ pub(super) fn points(
     profile: &Profile,
     load: &ServerLoad,
     memory: u64,
-    case: &Case,
+    case: &PredictedSize,
 ) -> Result<Vec<SimulatedPoint>> {
     if args.served.until.is_some_and(|until| until <= args.served.warm_up) {
         return Err(Error::invalid(
@@ -149,7 +149,7 @@ fn is_cliff(throughput: f64, with_less: f64) -> bool {
 }
 
 /// What a simulation cannot tell of a size of the cache, in a sentence; none when it can.
-pub(super) fn unsure(case: &Case) -> Option<String> {
+pub(super) fn unsure(case: &PredictedSize) -> Option<String> {
     let points = case.simulated.iter().flatten().filter(|point| point.unsure);
     let told = points.map(|point| {
         let less = point.less_memory_throughput.unwrap_or_default();
@@ -189,7 +189,7 @@ fn view(
 }
 
 /// The table of what was simulated.
-pub(super) fn table(cases: &[Case]) -> Table {
+pub(super) fn table(cases: &[PredictedSize]) -> Table {
     let mut table = Table::new(&[
         ">memory",
         ">clients",

@@ -15,7 +15,7 @@ const MOST_PRIVATE: usize = 50_000_000;
 const MOST_DISKS: u64 = 1 << 20;
 
 /// Which chunks requests touch.
-pub(super) struct Keys {
+pub(super) struct TouchedChunks {
     cuts: Chunks,
     private: bool,
     /// What each disk shares with others: the first disk of the same base, or all of them one.
@@ -29,7 +29,7 @@ pub(super) struct Keys {
     chunks: Vec<u64>,
 }
 
-impl Keys {
+impl TouchedChunks {
     /// Chunks of about `grain` bytes; with `private`, no two disks share any.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ mod tests {
         let grain = 120 << 10;
         let (_, next) = chunks(grain).unwrap().at(0);
         let (second, _) = chunks(grain).unwrap().at(next);
-        let mut keys = Keys::new(grain, false).unwrap();
+        let mut keys = TouchedChunks::new(grain, false).unwrap();
         let mut of = |client, op, offset, length: u64| {
             let request = request(client, op, offset, length as u32);
             keys.of(&request).unwrap().map(<[u64]>::to_vec)
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(of(0, Op::Read, 0, next + 4096), Some(vec![0]));
         assert_eq!(of(1, Op::Read, next, 4096), Some(vec![second]));
         assert_eq!(of(0, Op::Flush, 0, 0), None);
-        assert!(Keys::new(512, false).is_err());
+        assert!(TouchedChunks::new(512, false).is_err());
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
             |base: &str| trace::TraceDisk { base: base.to_owned(), ..trace::TraceDisk::default() };
         let header = Header { disks: vec![disk("a"), disk("b"), disk("a")], ..Header::default() };
         for (private, same) in [(false, true), (true, false)] {
-            let mut keys = Keys::new(65536, private).unwrap();
+            let mut keys = TouchedChunks::new(65536, private).unwrap();
             keys.learn(&header);
             let mut of = |client, disk| keys.of(&read(client, disk)).unwrap().unwrap()[0];
             assert_eq!(of(0, 0) == of(1, 2), same);
@@ -244,7 +244,7 @@ mod tests {
         let disk =
             |base: &str| trace::TraceDisk { base: base.to_owned(), ..trace::TraceDisk::default() };
         for (base, chunks) in [("debian:1", 0), ("", 1)] {
-            let mut keys = Keys::new(65536, false).unwrap();
+            let mut keys = TouchedChunks::new(65536, false).unwrap();
             keys.learn(&Header { disks: vec![disk(base)], ..Header::default() });
             keys.of(&request(0, Op::Write, 0, 4096)).unwrap();
             assert_eq!(keys.of(&request(1, Op::Read, 0, 4096)).unwrap().unwrap().len(), chunks);

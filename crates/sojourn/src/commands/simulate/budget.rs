@@ -58,7 +58,7 @@ impl Choice {
 }
 
 #[derive(Debug, Serialize)]
-struct Case {
+struct BudgetCase {
     bytes: u64,
     config: String,
     #[serde(flatten)]
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
             samples: 4,
         };
         let spending = budget.spend(&mut *source)?;
-        cases.push(Case { bytes: *bytes, config: lines(&spending), spending });
+        cases.push(BudgetCase { bytes: *bytes, config: lines(&spending), spending });
     }
     if let Some(path) = &args.html {
         write_page(path, &page(&cases, &args.load.trace.display().to_string()))?;
@@ -116,7 +116,7 @@ fn lines(spending: &Spending) -> String {
     )
 }
 
-fn verdict(case: &Case) -> String {
+fn verdict(case: &BudgetCase) -> String {
     let Spending { best, plain, clients, saved, saved_error, .. } = &case.spending;
     format!(
         "{} for a server and {clients} client{}: blocks of {}, {} for each client, {} for the server \
@@ -158,7 +158,7 @@ fn row(plan: &SpendingPlan) -> [String; 8] {
     ]
 }
 
-fn text(case: &Case) -> String {
+fn text(case: &BudgetCase) -> String {
     let table = |plans: &[SpendingPlan]| {
         let mut table = Table::new(&COLUMNS);
         plans.iter().for_each(|plan| table.row(row(plan)));
@@ -173,7 +173,7 @@ fn text(case: &Case) -> String {
     )
 }
 
-fn page(cases: &[Case], trace: &str) -> Report {
+fn page(cases: &[BudgetCase], trace: &str) -> Report {
     let mut page = Report::new("Memory, divided").text(trace);
     for case in cases {
         let plans = &case.spending.plans;

@@ -1,6 +1,6 @@
 //! `sojourn simulate cache`: hit ratios of policies at sizes.
 
-use super::{Load, percent, sizes, write_page};
+use super::{CacheLoadArgs, percent, sizes, write_page};
 use crate::lists::Amounts;
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Error, Result};
@@ -22,7 +22,7 @@ A policy is a name, or a name with parameters: fmpq:lifetime=8,history=1. docs/s
 them. opt is the best that any policy could do.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    load: Load,
+    load: CacheLoadArgs,
     /// A policy, or several without parameters after commas; may be repeated [default: all]
     #[arg(long, value_name = "POLICY")]
     policy: Vec<String>,
@@ -70,7 +70,7 @@ fn policies(texts: &[String]) -> Result<Vec<SimulatedPolicy>> {
 
 /// One policy at one size.
 #[derive(Debug, Serialize)]
-struct Row {
+struct CacheRow {
     policy: String,
     bytes: u64,
     blocks: u32,
@@ -84,7 +84,7 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct View {
+struct CacheSimulationView {
     requests: u64,
     client_references: u64,
     /// What the clients' own caches answer of their reads; null without such caches.
@@ -92,7 +92,7 @@ struct View {
     references: usize,
     distinct_blocks: u32,
     block: u32,
-    rows: Vec<Row>,
+    rows: Vec<CacheRow>,
 }
 
 /// Simulates.
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     for policy in policies {
         for (bytes, blocks) in &sizes {
             let outcome = simulate(policy, *blocks, &stream, args.split.is_some());
-            rows.push(Row {
+            rows.push(CacheRow {
                 policy: policy.to_string(),
                 bytes: *bytes,
                 blocks: *blocks,
@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
             });
         }
     }
-    let view = View {
+    let view = CacheSimulationView {
         requests: stream.requests,
         client_references: stream.before,
         client_hit_ratio: args.load.client_hit_ratio(&stream),
@@ -137,8 +137,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
 }
 
 /// Hit ratios with a row for each policy and a column for each size, where there are several of both.
-fn matrix(view: &View) -> String {
-    let of_policy: Vec<&[Row]> = view.rows.chunk_by(|a, b| a.policy == b.policy).collect();
+fn matrix(view: &CacheSimulationView) -> String {
+    let of_policy: Vec<&[CacheRow]> = view.rows.chunk_by(|a, b| a.policy == b.policy).collect();
     let Some(first) = of_policy.first().filter(|rows| of_policy.len() > 1 && rows.len() > 1) else {
         return String::new();
     };
@@ -152,7 +152,7 @@ fn matrix(view: &View) -> String {
     format!("\n{}", table.render())
 }
 
-fn text(view: &View, split: Option<u32>) -> String {
+fn text(view: &CacheSimulationView, split: Option<u32>) -> String {
     let mut columns = vec!["policy", ">size", ">hit %", ">hits", ">misses", ">first"];
     let titles: Vec<String> = split
         .map(|at| ["hits <", "misses <", "hits >=", "misses >="].map(|t| format!(">{t} {at}")))
@@ -176,7 +176,7 @@ fn text(view: &View, split: Option<u32>) -> String {
     table.render()
 }
 
-fn csv(view: &View) -> String {
+fn csv(view: &CacheSimulationView) -> String {
     let mut text =
         String::from("policy,bytes,blocks,hit_ratio,hits,misses,first,read_hits,reads\n");
     for row in &view.rows {
@@ -198,7 +198,7 @@ fn csv(view: &View) -> String {
     text
 }
 
-fn page(args: &Args, view: &View, title: &str) -> Report {
+fn page(args: &Args, view: &CacheSimulationView, title: &str) -> Report {
     let mut page = Report::new("Simulated caches").text(title);
     let mut plot = Plot::new(
         "Hit ratio by size",

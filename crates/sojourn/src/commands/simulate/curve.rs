@@ -1,6 +1,6 @@
 //! `sojourn simulate curve`: LRU at all sizes in one pass.
 
-use super::{Load, describe_estimate, percent, write_page};
+use super::{CacheLoadArgs, describe_estimate, percent, write_page};
 use crate::lists::Amounts;
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Result};
@@ -27,7 +27,7 @@ usually less than a hundredth off. With --samples N it is N blocks at most, howe
 touches: about 100 bytes of memory for each.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    load: Load,
+    load: CacheLoadArgs,
     /// Amounts of the cache [default: steps up to all blocks of the trace]
     #[arg(long, value_name = "LIST")]
     size: Option<Amounts>,
@@ -52,7 +52,7 @@ struct Point {
 }
 
 #[derive(Debug, Serialize)]
-struct View {
+struct CurveView {
     /// All references.
     references: u64,
     /// Distinct blocks of those that were looked at.
@@ -65,12 +65,12 @@ struct View {
 }
 
 /// A curve, however it came about.
-enum Line {
+enum CurveLine {
     Whole(Curve),
     Bounded(Estimate),
 }
 
-impl Line {
+impl CurveLine {
     fn hit_ratios(&self, sizes: &[u64]) -> Vec<f64> {
         match self {
             Self::Whole(curve) => curve.hit_ratios(sizes),
@@ -78,16 +78,16 @@ impl Line {
         }
     }
 
-    fn view(&self, points: Vec<Point>) -> View {
+    fn view(&self, points: Vec<Point>) -> CurveView {
         match self {
-            Self::Whole(curve) => View {
+            Self::Whole(curve) => CurveView {
                 references: curve.references,
                 blocks: curve.blocks,
                 distinct_blocks: u64::from(curve.blocks) * u64::from(curve.one_in),
                 one_in: f64::from(curve.one_in),
                 points,
             },
-            Self::Bounded(estimate) => View {
+            Self::Bounded(estimate) => CurveView {
                 references: estimate.references,
                 blocks: estimate.samples,
                 distinct_blocks: estimate.distinct,
@@ -103,12 +103,16 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     let (line, title, block) = match args.samples {
         None => {
             let stream = args.load.read(args.one_in)?;
-            (Line::Whole(Curve::of(&stream)), args.load.describe(&stream), u64::from(stream.block))
+            (
+                CurveLine::Whole(Curve::of(&stream)),
+                args.load.describe(&stream),
+                u64::from(stream.block),
+            )
         }
         Some(samples) => {
             let (estimate, stream) = args.load.estimate(samples)?;
             let title = describe_estimate(&args.load, &estimate, &stream);
-            (Line::Bounded(estimate), title, stream.block.into())
+            (CurveLine::Bounded(estimate), title, stream.block.into())
         }
     };
     let mut view = line.view(Vec::new());

@@ -14,7 +14,7 @@ use super::write_page;
 use crate::output::{Output, raw};
 use crate::progress::Bar;
 use block::Result;
-use load::{Load, Prepared};
+use load::{DiskLoadArgs, SharedWorkload};
 use schedule::compare::{Comparison, Estimate, least};
 use schedule::simulation::{SimulationOutcome, SimulationSetup, run as simulate};
 use schedule::{Model, Profile, scheduler};
@@ -35,7 +35,7 @@ Examples:
 docs/disk-lab.md lists schedulers and their parameters; sojourn simulate profiles lists disks.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    load: Load,
+    load: DiskLoadArgs,
     /// Profiles, shipped ones by name or files, after commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "cheetah-15k4")]
     profile: Vec<String>,
@@ -71,7 +71,7 @@ pub(crate) struct Args {
 
 /// One scheduler on one disk.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct SchedulerRow {
     profile: String,
     scheduler: String,
     service_ms: Estimate,
@@ -95,7 +95,7 @@ pub(super) struct Row {
     first: SimulationOutcome,
 }
 
-impl Row {
+impl SchedulerRow {
     fn new(profile: &str, scheduler: &str, outcomes: Vec<SimulationOutcome>) -> Self {
         let of = |value: fn(&SimulationOutcome) -> f64| {
             Estimate::of(&outcomes.iter().map(value).collect::<Vec<_>>())
@@ -135,12 +135,12 @@ struct Winner {
 }
 
 #[derive(Debug, Serialize)]
-struct View {
+struct DiskSimulationView {
     load: String,
     requests: u64,
     warm_up: u64,
     seeds: u32,
-    rows: Vec<Row>,
+    rows: Vec<SchedulerRow>,
     winners: Vec<Winner>,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     // A name that is wrong is told before anything takes time.
     schedulers.iter().try_for_each(|s| scheduler::make(s).map(drop))?;
     let warm_up = args.warm_up.unwrap_or(args.requests / 10);
-    let mut view = View {
+    let mut view = DiskSimulationView {
         load: args.load.describe(),
         requests: args.requests,
         warm_up,
@@ -175,7 +175,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
                 outcomes.push(one.run(&prepared, believed.as_deref())?);
                 bar.moved(1);
             }
-            view.rows.push(Row::new(&profile.name, scheduler, outcomes));
+            view.rows.push(SchedulerRow::new(&profile.name, scheduler, outcomes));
         }
         view.winners.push(winner(&profile.name, &view.rows[from..]));
     }
@@ -199,7 +199,11 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    fn run(&self, prepared: &Prepared, believed: Option<&dyn Model>) -> Result<SimulationOutcome> {
+    fn run(
+        &self,
+        prepared: &SharedWorkload,
+        believed: Option<&dyn Model>,
+    ) -> Result<SimulationOutcome> {
         let seed = self.args.seed.wrapping_add(u64::from(self.number));
         let model = self.profile.model()?;
         let outstanding = self.args.outstanding.map_or(model.servers() + 1, |n| n as usize);
@@ -220,7 +224,7 @@ impl One<'_> {
 }
 
 /// Who wins on one disk, in a sentence.
-fn winner(profile: &str, rows: &[Row]) -> Winner {
+fn winner(profile: &str, rows: &[SchedulerRow]) -> Winner {
     let estimates: Vec<Estimate> = rows.iter().map(|row| row.response_ms).collect();
     let verdict = least(&estimates);
     let name = |index: &usize| rows[*index].scheduler.as_str();

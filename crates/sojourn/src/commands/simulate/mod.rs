@@ -33,7 +33,7 @@ const FEWEST: u32 = 2500;
 
 /// What to find out.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Simulate {
+pub(crate) enum SimulateCommand {
     /// Hit ratios of policies at sizes
     Cache(cache::Args),
     /// The hit ratio of LRU at all sizes, in one pass
@@ -47,19 +47,19 @@ pub(crate) enum Simulate {
 }
 
 /// Carries a verb out.
-pub(crate) fn run(verb: &Simulate, output: Output) -> Result<()> {
+pub(crate) fn run(verb: &SimulateCommand, output: Output) -> Result<()> {
     match verb {
-        Simulate::Cache(args) => cache::run(args, output),
-        Simulate::Curve(args) => curve::run(args, output),
-        Simulate::Tune(args) => tune::run(args, output),
-        Simulate::Disk(args) => disk::run(args, output),
-        Simulate::Profiles(args) => profiles::run(args, output),
+        SimulateCommand::Cache(args) => cache::run(args, output),
+        SimulateCommand::Curve(args) => curve::run(args, output),
+        SimulateCommand::Tune(args) => tune::run(args, output),
+        SimulateCommand::Disk(args) => disk::run(args, output),
+        SimulateCommand::Profiles(args) => profiles::run(args, output),
     }
 }
 
 /// The load: a trace, and how it reaches the cache.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Load {
+pub(crate) struct CacheLoadArgs {
     /// The trace
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
@@ -126,7 +126,7 @@ fn client(text: &str) -> Result<(PolicyKind, u64)> {
     Ok((policy.parse()?, size.parse::<ByteSize>()?.0))
 }
 
-impl Load {
+impl CacheLoadArgs {
     /// What is cached of a trace that says this.
     fn block(&self, header: &Header) -> Block {
         let recorded = header.disks.iter().any(|disk| !disk.base.is_empty());
@@ -270,7 +270,11 @@ fn sizes(amounts: &Amounts, stream: &ReferenceStream) -> Result<Vec<(u64, u32)>>
 }
 
 /// A trace of which only a curve was made, in a line.
-fn describe_estimate(load: &Load, estimate: &Estimate, stream: &ReferenceStream) -> String {
+fn describe_estimate(
+    load: &CacheLoadArgs,
+    estimate: &Estimate,
+    stream: &ReferenceStream,
+) -> String {
     let distinct = estimate.distinct.saturating_mul(stream.block.into());
     format!(
         "{}: {} requests, {} references of clients, {} counted, to about {} of distinct {} \

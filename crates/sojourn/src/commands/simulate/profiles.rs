@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct ProfileRow {
     name: String,
     model: &'static str,
     bytes: u64,
@@ -28,8 +28,8 @@ struct Row {
     source: String,
 }
 
-fn row(profile: Profile) -> Result<Row> {
-    Ok(Row {
+fn row(profile: Profile) -> Result<ProfileRow> {
+    Ok(ProfileRow {
         model: profile.kind(),
         bytes: profile.sectors()? * SECTOR,
         name: profile.name,

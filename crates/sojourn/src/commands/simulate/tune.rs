@@ -1,6 +1,6 @@
 //! `sojourn simulate tune`: the best policy for a size, by miniature simulation.
 
-use super::{Load, budget, percent, sizes, write_page};
+use super::{CacheLoadArgs, budget, percent, sizes, write_page};
 use crate::lists::Amounts;
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
@@ -24,7 +24,7 @@ also chooses the size of blocks, or what part of the memory to give to the clien
 counts is the time of a read, as --trip and --fetch have it.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(super) load: Load,
+    pub(super) load: CacheLoadArgs,
     /// Memory of the server's cache, with --split of all caches; of several sizes each is tuned. 10% is
     /// a tenth of all that is asked for
     #[arg(long, value_name = "LIST")]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Case {
+struct TunedSize {
     bytes: u64,
     /// What to configure; null where nothing is gained by it.
     policy: Option<String>,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
         let policy = advice.recommended().map(|best| best.policy.to_string());
         let config = config(bytes, policy.as_deref());
         let (saved, saved_error) = (advice.saved(), advice.saved_error());
-        cases.push(Case { bytes, policy, saved, saved_error, config, advice });
+        cases.push(TunedSize { bytes, policy, saved, saved_error, config, advice });
     }
     let title = args.load.describe(&stream);
     if let Some(path) = &args.html {
@@ -96,7 +96,7 @@ pub(super) fn gain(saved: f64, error: f64) -> String {
 }
 
 /// What is said of a case above its table.
-fn verdict(case: &Case) -> String {
+fn verdict(case: &TunedSize) -> String {
     let (bytes, usual) = (ByteSize(case.bytes), case.advice.usual.policy);
     let Some(policy) = &case.policy else {
         return format!(
@@ -109,20 +109,20 @@ fn verdict(case: &Case) -> String {
 }
 
 /// The candidates, best first.
-fn rows(case: &Case) -> impl Iterator<Item = [String; 3]> + '_ {
+fn rows(case: &TunedSize) -> impl Iterator<Item = [String; 3]> + '_ {
     case.advice.candidates.iter().map(|candidate| {
         let policy = candidate.policy.to_string();
         [policy, percent(candidate.hit_ratio), percent(candidate.error)]
     })
 }
 
-fn describe(case: &Case) -> String {
+fn describe(case: &TunedSize) -> String {
     let mut table = Table::new(&["policy", ">hit %", ">+-"]);
     rows(case).for_each(|row| table.row(row));
     format!("\n{}\n\n{}\n{}", verdict(case), table.render(), case.config)
 }
 
-fn page(cases: &[Case], title: &str) -> Report {
+fn page(cases: &[TunedSize], title: &str) -> Report {
     let mut page = Report::new("Policies, tuned").text(title);
     for case in cases {
         let names = case.advice.candidates.iter().map(|candidate| candidate.policy.to_string());

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct StoreCheckView<'a> {
     store: &'a str,
     passed: bool,
     #[serde(flatten)]
@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let report = objects::check::backend(&opened.backend, nonce, &clock, options).await;
     drop(bar);
     let report = report.map_err(|e| e.context(format!("store {url}")))?;
-    let checked = Checked { store: &url, passed: report.passed(), report };
+    let checked = StoreCheckView { store: &url, passed: report.passed(), report };
     output.print(&checked, || {
         let mut text = String::new();
         for finding in &checked.report.findings {

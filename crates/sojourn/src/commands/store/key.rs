@@ -12,7 +12,7 @@ use store::{Argon2Cost, KeySlot, NewKey, SlotKind};
 
 /// The verbs of `sojourn store key`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Key {
+pub(crate) enum KeyCommand {
     /// List the key slots: each is a passphrase or a key file that opens the store
     #[command(after_help = "\
 Examples:
@@ -62,10 +62,10 @@ pub(crate) struct Which {
     name: String,
 }
 
-pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &KeyCommand, home: &Home, output: Output) -> Result<()> {
     let keys = stores::open(home, &Config::of(home)?).await?.keys();
     match verb {
-        Key::List => {
+        KeyCommand::List => {
             let slots = keys.list().await?;
             output.print(&slots, || {
                 let mut table = Table::new(&["SLOT", "OPENED BY", "CREATED"]);
@@ -76,7 +76,7 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
                 table.render()
             })
         }
-        Key::Add(new) => {
+        KeyCommand::Add(new) => {
             // What cannot succeed asks for nothing.
             keys.list().await?;
             let secret = key::another(new.new_key_file.as_deref())?;
@@ -84,7 +84,7 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
             let slot = keys.add(&new).await?;
             output.print(&slot, || format!("key slot {} opens the store too", slot.name))
         }
-        Key::Rotate(new) => {
+        KeyCommand::Rotate(new) => {
             let slots = keys.list().await?;
             let is_file = |slot: &KeySlot| slot.name == new.name && slot.kind == SlotKind::KeyFile;
             // What kind of secret opens the store is nothing that a variable decides.
@@ -100,7 +100,7 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
             let slot = keys.rotate(&new).await?;
             output.print(&slot, || format!("key slot {} has a new secret", slot.name))
         }
-        Key::Remove(which) => {
+        KeyCommand::Remove(which) => {
             keys.remove(&which.name).await?;
             output.done(&format!("key slot {} is removed", which.name))
         }

@@ -14,7 +14,7 @@ use engine::Home;
 
 /// The verbs of `sojourn store`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Store {
+pub(crate) enum StoreCommand {
     /// Try out whether a place can be trusted with a store
     #[command(after_help = "\
 Examples:
@@ -41,10 +41,10 @@ Examples:
     Publish,
     /// Who may open an encrypted store
     #[command(subcommand, arg_required_else_help = true)]
-    Key(key::Key),
+    Key(key::KeyCommand),
     /// Who writes to the store
     #[command(subcommand, arg_required_else_help = true)]
-    Sessions(sessions::Sessions),
+    Sessions(sessions::SessionsCommand),
     /// How much each image, disk and snapshot holds, and how much of it they share
     #[command(after_help = "\
 Examples:
@@ -53,13 +53,13 @@ Examples:
     Stats,
 }
 
-pub(crate) async fn run(verb: &Store, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &StoreCommand, home: &Home, output: Output) -> Result<()> {
     match verb {
-        Store::Check(args) => check::run(args, home, output).await,
-        Store::Copy(args) => copy::run(args, home, output).await,
-        Store::Publish => publish::run(home, output).await,
-        Store::Key(verb) => key::run(verb, home, output).await,
-        Store::Sessions(verb) => sessions::run(verb, home, output).await,
-        Store::Stats => stats::run(home, output).await,
+        StoreCommand::Check(args) => check::run(args, home, output).await,
+        StoreCommand::Copy(args) => copy::run(args, home, output).await,
+        StoreCommand::Publish => publish::run(home, output).await,
+        StoreCommand::Key(verb) => key::run(verb, home, output).await,
+        StoreCommand::Sessions(verb) => sessions::run(verb, home, output).await,
+        StoreCommand::Stats => stats::run(home, output).await,
     }
 }

@@ -10,7 +10,7 @@ use store::sessions::{self, PinInfo};
 
 /// The verbs of `sojourn store sessions`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Sessions {
+pub(crate) enum SessionsCommand {
     /// List who writes to the store now, or did until it died
     #[command(after_help = "\
 Examples:
@@ -38,10 +38,10 @@ pub(crate) struct Break {
     ids: Vec<String>,
 }
 
-pub(crate) async fn run(verb: &Sessions, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &SessionsCommand, home: &Home, output: Output) -> Result<()> {
     let store = stores::open(home, &Config::of(home)?).await?;
     let pins = sessions::list(&store).await?;
-    let Sessions::Break(args) = verb else {
+    let SessionsCommand::Break(args) = verb else {
         return output.print(&pins, || table(&pins));
     };
     // All of them are known before the first is ended.

@@ -5,7 +5,7 @@ use super::rates::SortKey;
 
 /// What a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyAction {
     Quit,
     Help,
     Show(Page),
@@ -29,18 +29,18 @@ const LONGEST: usize = 8;
 
 /// Takes bytes as they come: an arrow key is three of them, and they may come one by one.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct KeyParser {
     /// The beginning of a sequence.
     begun: Vec<u8>,
 }
 
-impl Keys {
+impl KeyParser {
     /// The keys that these bytes complete.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<Key> {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<KeyAction> {
         bytes.iter().filter_map(|byte| self.take(*byte)).collect()
     }
 
-    fn take(&mut self, byte: u8) -> Option<Key> {
+    fn take(&mut self, byte: u8) -> Option<KeyAction> {
         const ESCAPE: u8 = 0x1b;
         if byte == ESCAPE {
             self.begun = vec![byte];
@@ -57,24 +57,24 @@ impl Keys {
         if introduces || goes_on {
             return None;
         }
-        sequence(&std::mem::take(&mut self.begun)[1..]).map(Key::Move)
+        sequence(&std::mem::take(&mut self.begun)[1..]).map(KeyAction::Move)
     }
 }
 
-fn plain(byte: u8) -> Option<Key> {
+fn plain(byte: u8) -> Option<KeyAction> {
     Some(match byte {
-        b'q' | b'Q' | 3 | 4 => Key::Quit, // also Ctrl-C and Ctrl-D
-        b'?' | b'h' => Key::Help,
-        b'd' => Key::Show(Page::Disks),
-        b'c' => Key::Show(Page::Clients),
-        b'i' => Key::Sort(SortKey::Iops),
-        b'b' => Key::Sort(SortKey::Bytes),
-        b'l' => Key::Sort(SortKey::Latency),
-        b'g' => Key::Sort(SortKey::Growth),
-        b'n' => Key::Sort(SortKey::Name),
-        b'k' => Key::Move(Move::Up),
-        b'j' => Key::Move(Move::Down),
-        b' ' => Key::Move(Move::PageDown),
+        b'q' | b'Q' | 3 | 4 => KeyAction::Quit, // also Ctrl-C and Ctrl-D
+        b'?' | b'h' => KeyAction::Help,
+        b'd' => KeyAction::Show(Page::Disks),
+        b'c' => KeyAction::Show(Page::Clients),
+        b'i' => KeyAction::Sort(SortKey::Iops),
+        b'b' => KeyAction::Sort(SortKey::Bytes),
+        b'l' => KeyAction::Sort(SortKey::Latency),
+        b'g' => KeyAction::Sort(SortKey::Growth),
+        b'n' => KeyAction::Sort(SortKey::Name),
+        b'k' => KeyAction::Move(Move::Up),
+        b'j' => KeyAction::Move(Move::Down),
+        b' ' => KeyAction::Move(Move::PageDown),
         _ => return None,
     })
 }
@@ -101,32 +101,32 @@ mod tests {
     fn arrows_are_understood_however_their_bytes_arrive() {
         let text = b"j\x1b[A\x1b[6~\x1bOBq";
         let expected = [
-            Key::Move(Move::Down),
-            Key::Move(Move::Up),
-            Key::Move(Move::PageDown),
-            Key::Move(Move::Down),
-            Key::Quit,
+            KeyAction::Move(Move::Down),
+            KeyAction::Move(Move::Up),
+            KeyAction::Move(Move::PageDown),
+            KeyAction::Move(Move::Down),
+            KeyAction::Quit,
         ];
-        assert_eq!(Keys::default().feed(text), expected);
-        let mut keys = Keys::default();
-        let single: Vec<Key> = text.iter().flat_map(|byte| keys.feed(&[*byte])).collect();
+        assert_eq!(KeyParser::default().feed(text), expected);
+        let mut keys = KeyParser::default();
+        let single: Vec<KeyAction> = text.iter().flat_map(|byte| keys.feed(&[*byte])).collect();
         assert_eq!(single, expected);
     }
 
     #[test]
     fn keys_that_mean_nothing_take_no_other_key_with_them() {
         // F5, Shift-Up, a lone Escape before another key's sequence.
-        assert_eq!(Keys::default().feed(b"\x1b[15~n"), [Key::Sort(SortKey::Name)]);
-        assert_eq!(Keys::default().feed(b"\x1b[1;2An"), [Key::Sort(SortKey::Name)]);
-        assert_eq!(Keys::default().feed(b"\x1b\x1b[Bz"), [Key::Move(Move::Down)]);
+        assert_eq!(KeyParser::default().feed(b"\x1b[15~n"), [KeyAction::Sort(SortKey::Name)]);
+        assert_eq!(KeyParser::default().feed(b"\x1b[1;2An"), [KeyAction::Sort(SortKey::Name)]);
+        assert_eq!(KeyParser::default().feed(b"\x1b\x1b[Bz"), [KeyAction::Move(Move::Down)]);
     }
 
     proptest! {
         #[test]
         fn whatever_is_typed_q_still_quits(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let mut keys = Keys::default();
+            let mut keys = KeyParser::default();
             keys.feed(&bytes);
-            prop_assert!(keys.feed(&[b'q'; LONGEST]).contains(&Key::Quit));
+            prop_assert!(keys.feed(&[b'q'; LONGEST]).contains(&KeyAction::Quit));
         }
     }
 }

@@ -9,8 +9,8 @@ use super::reload::server;
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
-use keys::{Key, Keys};
-use picture::View;
+use keys::{KeyAction, KeyParser};
+use picture::ScreenState;
 use rates::{Now, SortKey};
 use screen::Screen;
 use server::signals::Signals;
@@ -78,9 +78,9 @@ async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
     let mut tick = tokio::time::interval(interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
-    let mut view = View::new(args.sort);
+    let mut view = ScreenState::new(args.sort);
     let mut now = Now::between(&before, &before, interval);
-    let (mut input, mut keys, mut bytes) = (tokio::io::stdin(), Keys::default(), [0; 64]);
+    let (mut input, mut keys, mut bytes) = (tokio::io::stdin(), KeyParser::default(), [0; 64]);
     loop {
         now.sort(view.sort);
         screen.show(&now, &view)?;
@@ -97,11 +97,11 @@ async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
                 }
                 for key in keys.feed(&bytes[..got]) {
                     match key {
-                        Key::Quit => return Ok(()),
-                        Key::Help => view.help = !view.help,
-                        Key::Show(page) => view.show(page),
-                        Key::Sort(sort) => view.sort = sort,
-                        Key::Move(to) => view.go(to, &now, Screen::size()),
+                        KeyAction::Quit => return Ok(()),
+                        KeyAction::Help => view.help = !view.help,
+                        KeyAction::Show(page) => view.show(page),
+                        KeyAction::Sort(sort) => view.sort = sort,
+                        KeyAction::Move(to) => view.go(to, &now, Screen::size()),
                     }
                 }
             }

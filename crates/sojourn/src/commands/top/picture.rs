@@ -24,7 +24,7 @@ pub(super) enum Page {
 
 /// What of the server's state is looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View {
+pub(super) struct ScreenState {
     pub(super) page: Page,
     pub(super) sort: SortKey,
     /// The keys are told in place of the list.
@@ -33,7 +33,7 @@ pub(super) struct View {
     first: usize,
 }
 
-impl View {
+impl ScreenState {
     pub(super) fn new(sort: SortKey) -> Self {
         Self { page: Page::Disks, sort, help: false, first: 0 }
     }
@@ -89,7 +89,7 @@ pub(super) fn whole(now: &Now) -> String {
 
 /// What fits on a screen: what is full or slow first, then a part of the list, and the keys on the last
 /// line.
-pub(super) fn on_screen(now: &Now, view: &View, screen: Size, colour: bool) -> String {
+pub(super) fn on_screen(now: &Now, view: &ScreenState, screen: Size, colour: bool) -> String {
     let paint = |line: &str, how: &str| match colour {
         true if !how.is_empty() => format!("\x1b[{how}m{line}\x1b[0m"),
         _ => line.to_owned(),
@@ -309,7 +309,7 @@ mod tests {
         now
     }
 
-    fn shown(now: &Now, view: &View, rows: usize, columns: usize) -> String {
+    fn shown(now: &Now, view: &ScreenState, rows: usize, columns: usize) -> String {
         on_screen(now, view, Size { rows, columns }, false)
     }
 
@@ -320,7 +320,7 @@ mod tests {
         for word in ["up 1 min 3 s", "330 IOPS", "90.0 % hits", "alice", "bob", "pid:7", "1 us"] {
             assert!(all.contains(word), "no {word:?} in\n{all}");
         }
-        let mut view = View::new(SortKey::Growth);
+        let mut view = ScreenState::new(SortKey::Growth);
         let small = shown(&now, &view, 6, 20);
         assert_eq!(small.split("\r\n").count(), 6);
         assert!(small.split("\r\n").all(|line| line.chars().count() <= 20), "{small}");
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn every_disk_of_more_than_the_screen_holds_can_be_reached() {
         let (now, screen) = (many(63), Size { rows: 30, columns: 120 });
-        let mut view = View::new(SortKey::Name);
+        let mut view = ScreenState::new(SortKey::Name);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..4 {
             let text = on_screen(&now, &view, screen, false);
@@ -357,13 +357,13 @@ mod tests {
 
     #[test]
     fn a_narrow_screen_keeps_names_latencies_and_states() {
-        let text = shown(&many(3), &View::new(SortKey::Name), 24, 80);
+        let text = shown(&many(3), &ScreenState::new(SortKey::Name), 24, 80);
         let titles = text.split("\r\n").find(|line| line.starts_with("DISK")).unwrap();
         for title in ["READ/S", "WRITE/S", "P50", "P99", "STATE"] {
             assert!(titles.contains(title), "no {title} in {titles:?}");
         }
         assert!(!titles.contains("ERR/S") && titles.len() <= 80, "{titles:?}");
-        let wide = shown(&many(3), &View::new(SortKey::Name), 24, 160);
+        let wide = shown(&many(3), &ScreenState::new(SortKey::Name), 24, 160);
         assert!(wide.contains("ERR/S") && wide.contains("GROWTH"), "{wide}");
     }
 
@@ -387,7 +387,7 @@ mod tests {
             all.lines().filter_map(|line| line.split_whitespace().last()).collect();
         assert_eq!(states[states.len() - 3..], ["STATE", "full", "slow"], "{all}");
         let screen = Size { rows: 24, columns: 160 };
-        let coloured = on_screen(&now, &View::new(SortKey::Name), screen, true);
+        let coloured = on_screen(&now, &ScreenState::new(SortKey::Name), screen, true);
         assert!(coloured.contains("\x1b[1;31m! the store is slow"), "{coloured}");
         assert!(coloured.contains("\x1b[1;31malice"), "{coloured}");
         now.troubles = vec!["x".into(); 8];

@@ -73,7 +73,7 @@ impl Writing {
             done => done?,
         };
         if !self.to_stdout() {
-            let view = View { file: self.out.display().to_string(), format, done };
+            let view = ExportedView { file: self.out.display().to_string(), format, done };
             output.print(&view, || text(&view))?;
         }
         Ok(done.requests)
@@ -88,14 +88,14 @@ fn is_broken_pipe(error: &Error) -> bool {
 
 /// What is printed.
 #[derive(Serialize)]
-struct View {
+struct ExportedView {
     file: String,
     format: Format,
     #[serde(flatten)]
     done: Exported,
 }
 
-fn text(view: &View) -> String {
+fn text(view: &ExportedView) -> String {
     let Exported { requests, records, left_out } = view.done;
     let mut text = format!("{}: {requests} requests as {}", visible(&view.file), view.format);
     if left_out > 0 {
@@ -115,7 +115,7 @@ Examples:
   sojourn trace convert P6.lis.zst P6.sjt --shift 2K
   sojourn trace convert boot.sjt boot.iolog
   blkparse -i sda | sojourn trace convert - sda.sjt --sort")]
-pub(crate) struct Convert {
+pub(crate) struct ConvertArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub(crate) struct Convert {
     reading: Reading,
 }
 
-pub(super) fn convert(args: &Convert, output: Output) -> Result<()> {
+pub(super) fn convert(args: &ConvertArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let mut source = args.reading.open(&args.trace)?;
     args.writing.write(&mut source, args.reading.unit, output).map(drop)
@@ -137,7 +137,7 @@ Examples:
   sojourn trace cut day.sjt morning.sjt --from 8h --until 10h
   sojourn trace cut day.sjt writes.sjt --op write --client 0-3
   sojourn trace cut day.sjt head.csv --first 1000")]
-pub(crate) struct Cut {
+pub(crate) struct CutArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
     #[command(flatten)]
@@ -176,7 +176,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
+pub(super) fn cut(args: &CutArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let times = (args.from.is_some() || args.until.is_some())
         .then(|| args.from.map_or(0, nanoseconds)..args.until.map_or(u64::MAX, nanoseconds));
@@ -214,7 +214,7 @@ Examples:
 
 Places are chosen by hash, so that a block is in the sample always or never. A cache of one 64th
 of the size sees in it about the hit ratio that the whole cache sees in the whole trace.")]
-pub(crate) struct Sample {
+pub(crate) struct SampleArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
     #[command(flatten)]
@@ -229,7 +229,7 @@ pub(crate) struct Sample {
     place: ByteSize,
 }
 
-pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
+pub(super) fn sample(args: &SampleArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let source = args.reading.open(&args.trace)?;
     let mut sample = Begun::new(trace::Sample::new(source, args.one_in, args.place.0)?);
@@ -258,7 +258,7 @@ Examples:
   sojourn trace merge storm.sjt office-a.csv.zst office-b.csv.zst --same-disks
   sojourn trace merge week.sjt traces/*.sjt --by-clock --same-disks --same-clients
   sojourn trace merge desktops.sjt P3.sjt P6.sjt P12.sjt --in-proportion")]
-pub(crate) struct Merge {
+pub(crate) struct MergeArgs {
     #[command(flatten)]
     writing: Writing,
     /// The traces
@@ -284,7 +284,7 @@ pub(crate) struct Merge {
     in_proportion: bool,
 }
 
-pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
+pub(super) fn merge(args: &MergeArgs, output: Output) -> Result<()> {
     args.writing.check(&args.traces)?;
     let open = |path: &PathBuf| match args.reading.open(path) {
         Ok(source) => Ok((stem(path), source)),
@@ -319,7 +319,7 @@ Examples:
 Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB
 of a disk, with those that a request joins to it, is moved to another place by a random key that is
 not kept. For that the trace is read twice, so that it must be a file.")]
-pub(crate) struct Anonymize {
+pub(crate) struct AnonymizeArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
     #[command(flatten)]
@@ -331,7 +331,7 @@ pub(crate) struct Anonymize {
     places: bool,
 }
 
-pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
+pub(super) fn anonymize(args: &AnonymizeArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let places = if args.places { Some(places(args)?) } else { None };
     let mut anonymous = Anonymous::new(args.reading.open(&args.trace)?, places);
@@ -339,7 +339,7 @@ pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
 }
 
 /// Where everything goes: the trace is read once for that, and then again.
-fn places(args: &Anonymize) -> Result<ShuffledPlaces> {
+fn places(args: &AnonymizeArgs) -> Result<ShuffledPlaces> {
     if !args.trace.is_file() {
         return Err(Error::invalid(format!(
             "{}: --places reads a trace twice, and this is no file: write it to one first, with `sojourn \

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 /// What is printed.
 #[derive(Serialize)]
-struct View {
+struct InfoView {
     format: Option<Format>,
     complete: bool,
     requests: u64,
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     }
     drop(bar);
     let header = source.header().clone();
-    let view = View {
+    let view = InfoView {
         format,
         complete: header.complete,
         requests,
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     output.print(&view, || text(&view))
 }
 
-fn text(view: &View) -> String {
+fn text(view: &InfoView) -> String {
     let yes = |known: bool| if known { "yes" } else { "not known" }.to_owned();
     let finished =
         if view.complete { "" } else { " (not finished: its recorder is at work, or was killed)" };

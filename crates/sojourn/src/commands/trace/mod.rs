@@ -25,36 +25,36 @@ use trace::{Format, OpenTraceOptions, Source};
 
 /// What to do with a trace.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Trace {
+pub(crate) enum TraceCommand {
     /// What a trace is: its format, clients, disks, length
     Info(info::Args),
     /// Count what a trace is like: sizes, mixes, working set, order, distances, sharing
     Stats(stats::Args),
     /// Write a trace in another format
-    Convert(change::Convert),
+    Convert(change::ConvertArgs),
     /// Take a part of a trace: of its time, clients, disks, operations
-    Cut(change::Cut),
+    Cut(change::CutArgs),
     /// Take one of N places of a trace, for caches of one Nth of the size
-    Sample(change::Sample),
+    Sample(change::SampleArgs),
     /// Join traces: as if all began together, or by the clock
-    Merge(change::Merge),
+    Merge(change::MergeArgs),
     /// Take out names and notes, and places on demand
-    Anonymize(change::Anonymize),
+    Anonymize(change::AnonymizeArgs),
     /// Record what clients ask of any NBD server, from a place between them
     Record(record::Args),
 }
 
 /// Carries a verb out.
-pub(crate) fn run(verb: &Trace, output: Output) -> Result<ExitCode> {
+pub(crate) fn run(verb: &TraceCommand, output: Output) -> Result<ExitCode> {
     match verb {
-        Trace::Info(args) => info::run(args, output),
-        Trace::Stats(args) => stats::run(args, output),
-        Trace::Convert(args) => change::convert(args, output),
-        Trace::Cut(args) => change::cut(args, output),
-        Trace::Sample(args) => change::sample(args, output),
-        Trace::Merge(args) => change::merge(args, output),
-        Trace::Anonymize(args) => change::anonymize(args, output),
-        Trace::Record(args) => return crate::runtime::block_on(record::run(args, output))?,
+        TraceCommand::Info(args) => info::run(args, output),
+        TraceCommand::Stats(args) => stats::run(args, output),
+        TraceCommand::Convert(args) => change::convert(args, output),
+        TraceCommand::Cut(args) => change::cut(args, output),
+        TraceCommand::Sample(args) => change::sample(args, output),
+        TraceCommand::Merge(args) => change::merge(args, output),
+        TraceCommand::Anonymize(args) => change::anonymize(args, output),
+        TraceCommand::Record(args) => return crate::runtime::block_on(record::run(args, output))?,
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ const GOODBYE: Duration = Duration::from_secs(90);
 
 /// Arguments of `sojourn vm keep`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Keep {
+pub(crate) struct VmKeepArgs {
     /// The machine's name
     name: String,
     /// The QEMU to use
@@ -153,7 +153,7 @@ enum KeeperStep {
 }
 
 /// Keeps a machine until it ends: runs it, and sends what was kept of it when it was suspended.
-pub(super) async fn run(args: &Keep, home: &Home) -> Result<()> {
+pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
     // A terminal that closes ends its session, and not this. Fails for the leader of a group, which it is
     // when nobody's terminal started it.
     let _ = rustix::process::setsid();
@@ -213,7 +213,7 @@ struct HomeOpened {
 }
 
 impl HomeOpened {
-    async fn open(args: &Keep, home: &Home, folder: &MachineFolder) -> Result<Self> {
+    async fn open(args: &VmKeepArgs, home: &Home, folder: &MachineFolder) -> Result<Self> {
         let config = Config::of(home)?;
         // As patient as a server: a guest whose memory cannot be had cannot go on.
         let engine = Engine::open(home, &config, StoreUse::Keeper).await?;
@@ -269,7 +269,7 @@ enum PoweringOff {
 
 impl Keeper<'_> {
     /// Does one thing after the other; says whom to answer at the end.
-    async fn work(&mut self, args: &Keep, parcel: Option<Parcel>) -> Result<Vec<Farewell>> {
+    async fn work(&mut self, args: &VmKeepArgs, parcel: Option<Parcel>) -> Result<Vec<Farewell>> {
         let mut step =
             if args.upload { KeeperStep::Upload(Vec::new()) } else { KeeperStep::Run(None) };
         let mut is_pending = args.pending;

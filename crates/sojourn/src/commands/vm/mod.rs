@@ -64,7 +64,7 @@ const CLOCK: Duration = Duration::from_secs(1);
 
 /// The verbs of `sojourn vm`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Vm {
+pub(crate) enum VmCommand {
     /// Describe a machine that has a disk of this home
     #[command(after_help = "\
 Examples:
@@ -177,10 +177,10 @@ What a machine that runs needs is not removed, wherever it runs.")]
     #[command(after_help = "\
 Examples:
   sojourn vm keep work --qemu qemu-system-x86_64 --parcel work@5     what 'resume' does behind")]
-    Keep(keeper::Keep),
+    Keep(keeper::VmKeepArgs),
 }
 
-impl Vm {
+impl VmCommand {
     /// Whether it lasts as long as a machine does.
     pub(crate) fn is_keeper(&self) -> bool {
         matches!(self, Self::Keep(_))
@@ -318,37 +318,37 @@ pub(crate) struct Stop {
     force: bool,
 }
 
-pub(crate) async fn run(verb: &Vm, home: &Home, output: Output) -> Result<()> {
+pub(crate) async fn run(verb: &VmCommand, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     let outcome = carry_out(verb, home, output).await;
     match verb {
-        Vm::Start(Start { machine, .. }) | Vm::Resume(Resume { machine, .. }) => {
+        VmCommand::Start(Start { machine, .. }) | VmCommand::Resume(Resume { machine, .. }) => {
             unsent::send(home, machine.name.split('@').next()).await;
         }
-        Vm::Suspend(Suspend { name, .. }) => unsent::send(home, Some(name)).await,
-        Vm::List(_) => unsent::send(home, None).await,
+        VmCommand::Suspend(Suspend { name, .. }) => unsent::send(home, Some(name)).await,
+        VmCommand::List(_) => unsent::send(home, None).await,
         _ => {}
     }
     outcome
 }
 
-async fn carry_out(verb: &Vm, home: &Home, output: Output) -> Result<()> {
+async fn carry_out(verb: &VmCommand, home: &Home, output: Output) -> Result<()> {
     match verb {
-        Vm::Create(args) => create(args, home, output).await,
-        Vm::Start(args) => start(args, home, output).await,
-        Vm::Suspend(args) => suspend::run(args, home, output).await,
-        Vm::Resume(args) => resume(args, home, output).await,
-        Vm::Checkpoint(MachineArg { name }) => checkpoint(home, name, output).await,
-        Vm::Rollback(MachineArg { name }) => revert::rollback(name, home, output).await,
-        Vm::Discard(MachineArg { name }) => revert::discard(name, home, output).await,
-        Vm::Clone(args) => clone::run(args, home, output).await,
-        Vm::List(ListMachines { elsewhere }) => show::list(home, *elsewhere, output).await,
-        Vm::Show(MachineArg { name }) => show::one(home, name, output).await,
-        Vm::Console(MachineArg { name }) => console::run(home, name).await,
-        Vm::Log(args) => log(args, home),
-        Vm::Stop(args) => stop::run(args, home, output).await,
-        Vm::Remove(args) => remove::run(args, home, output).await,
-        Vm::Keep(args) => keeper::run(args, home).await,
+        VmCommand::Create(args) => create(args, home, output).await,
+        VmCommand::Start(args) => start(args, home, output).await,
+        VmCommand::Suspend(args) => suspend::run(args, home, output).await,
+        VmCommand::Resume(args) => resume(args, home, output).await,
+        VmCommand::Checkpoint(MachineArg { name }) => checkpoint(home, name, output).await,
+        VmCommand::Rollback(MachineArg { name }) => revert::rollback(name, home, output).await,
+        VmCommand::Discard(MachineArg { name }) => revert::discard(name, home, output).await,
+        VmCommand::Clone(args) => clone::run(args, home, output).await,
+        VmCommand::List(ListMachines { elsewhere }) => show::list(home, *elsewhere, output).await,
+        VmCommand::Show(MachineArg { name }) => show::one(home, name, output).await,
+        VmCommand::Console(MachineArg { name }) => console::run(home, name).await,
+        VmCommand::Log(args) => log(args, home),
+        VmCommand::Stop(args) => stop::run(args, home, output).await,
+        VmCommand::Remove(args) => remove::run(args, home, output).await,
+        VmCommand::Keep(args) => keeper::run(args, home).await,
     }
 }
 

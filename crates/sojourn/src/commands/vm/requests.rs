@@ -1,7 +1,7 @@
 //! What a keeper is asked: by commands over its socket, and by signals.
 
 use super::folder::MachineFolder;
-use super::wire::{self, Caller, KeeperReply, KeeperRequest, StartingView};
+use super::wire::{self, KeeperCaller, KeeperReply, KeeperRequest, StartingView};
 use block::{Error, Result};
 use std::pin::pin;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) struct Requests {
     /// Where commands come in, once there is something to say.
     listener: Option<UnixListener>,
     /// Who connected last and has not asked yet, and until when.
-    caller: Option<(Caller, Instant)>,
+    caller: Option<(KeeperCaller, Instant)>,
     terminate: Signal,
     /// Who had a start end, and waits for that.
     stoppers: Vec<UnixStream>,
@@ -79,7 +79,7 @@ impl Requests {
             };
             let (stream, _) = accepted.map_err(|e| Error::io("the keeper's socket", e))?;
             // Whoever asks writes at once; nothing waits for longer than that.
-            self.caller = Some((Caller::new(stream), Instant::now() + ASKS));
+            self.caller = Some((KeeperCaller::new(stream), Instant::now() + ASKS));
         }
         let Some((caller, until)) = &mut self.caller else { return Ok(KeeperInput::Nothing) };
         let asked = timeout_at(*until, caller.request()).await;

@@ -217,12 +217,12 @@ pub(super) async fn call(
 }
 
 /// A command that connected, and what it has said so far.
-pub(super) struct Caller {
+pub(super) struct KeeperCaller {
     stream: UnixStream,
     said: Vec<u8>,
 }
 
-impl Caller {
+impl KeeperCaller {
     pub(super) fn new(stream: UnixStream) -> Self {
         Self { stream, said: Vec::new() }
     }
@@ -295,18 +295,18 @@ mod tests {
     async fn a_request_is_read_back_and_other_lines_are_refused() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(&line(&KeeperRequest::Stop { force: true }).unwrap()).await.unwrap();
-        let asked = Caller::new(theirs).request().await.unwrap();
+        let asked = KeeperCaller::new(theirs).request().await.unwrap();
         assert!(matches!(asked, KeeperRequest::Stop { force: true }));
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"{\"verb\":\"dance\"}\n").await.unwrap();
-        let refused = Caller::new(theirs).request().await.unwrap_err();
+        let refused = KeeperCaller::new(theirs).request().await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
     }
 
     #[tokio::test]
     async fn a_request_that_was_not_waited_for_to_its_end_is_heard_by_the_next_call() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let mut caller = Caller::new(theirs);
+        let mut caller = KeeperCaller::new(theirs);
         let text = line(&KeeperRequest::Suspend { wait: true }).unwrap();
         for part in text[..text.len() - 1].chunks(7) {
             ours.write_all(part).await.unwrap();

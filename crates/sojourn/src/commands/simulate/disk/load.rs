@@ -20,7 +20,7 @@ const LAYOUT_SEED: u64 = 42;
 
 /// What asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum LoadKind {
     /// Processes that read files with O_DIRECT (the seed's, after SURGE)
     Surge,
     /// The same through a page cache with read-ahead
@@ -35,13 +35,13 @@ enum Kind {
 
 /// The load.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Load {
+pub(super) struct DiskLoadArgs {
     /// A trace to replay at its own times, instead of a load that is made
     #[arg(value_name = "TRACE", conflicts_with = "load")]
     trace: Option<PathBuf>,
     /// What asks
-    #[arg(long, value_enum, default_value_t = Kind::Surge)]
-    load: Kind,
+    #[arg(long, value_enum, default_value_t = LoadKind::Surge)]
+    load: LoadKind,
     /// Processes or clients
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
@@ -74,7 +74,7 @@ pub(super) struct Load {
 }
 
 /// What all runs on one disk share.
-pub(super) enum Prepared {
+pub(super) enum SharedWorkload {
     Files(Arc<Layout>),
     Sectors(u64),
 }
@@ -87,7 +87,7 @@ fn positive(name: &str, value: f64) -> Result<f64> {
     }
 }
 
-impl Load {
+impl DiskLoadArgs {
     /// The load in a line.
     pub(super) fn describe(&self) -> String {
         if let Some(trace) = &self.trace {
@@ -96,19 +96,19 @@ impl Load {
         let clients = self.clients;
         let percent = self.reads * 100.0;
         match self.load {
-            Kind::Surge => format!("surge: {clients} processes read files with O_DIRECT"),
-            Kind::Buffered => format!(
+            LoadKind::Surge => format!("surge: {clients} processes read files with O_DIRECT"),
+            LoadKind::Buffered => format!(
                 "buffered: {clients} processes read files through {} of page cache",
                 self.memory
             ),
-            Kind::Random | Kind::Sequential => format!(
+            LoadKind::Random | LoadKind::Sequential => format!(
                 "{} clients, {} accesses of {}, {percent} % reads, {} ms to think",
                 clients,
-                if self.load == Kind::Random { "random" } else { "sequential" },
+                if self.load == LoadKind::Random { "random" } else { "sequential" },
                 self.size,
                 self.think
             ),
-            Kind::Open => format!(
+            LoadKind::Open => format!(
                 "open: {} accesses of {} per second, {percent} % reads",
                 self.rate.unwrap_or_default(),
                 self.size
@@ -117,27 +117,32 @@ impl Load {
     }
 
     /// What all runs on a disk of so many sectors share.
-    pub(super) fn prepare(&self, sectors: u64) -> Result<Prepared> {
-        let files = matches!(self.load, Kind::Surge | Kind::Buffered) && self.trace.is_none();
+    pub(super) fn prepare(&self, sectors: u64) -> Result<SharedWorkload> {
+        let files =
+            matches!(self.load, LoadKind::Surge | LoadKind::Buffered) && self.trace.is_none();
         if !files {
-            return Ok(Prepared::Sectors(sectors));
+            return Ok(SharedWorkload::Sectors(sectors));
         }
         let fit = (sectors / SECTORS_PER_FILE).clamp(1, u64::from(layout::MOST)) as u32;
         let layout = Layout::new(sectors, self.files.unwrap_or(fit), LAYOUT_SEED)?;
-        Ok(Prepared::Files(Arc::new(layout)))
+        Ok(SharedWorkload::Files(Arc::new(layout)))
     }
 
     /// The load of one run.
-    pub(super) fn start(&self, prepared: &Prepared, seed: u64) -> Result<Box<dyn loads::Load>> {
+    pub(super) fn start(
+        &self,
+        prepared: &SharedWorkload,
+        seed: u64,
+    ) -> Result<Box<dyn loads::Load>> {
         if self.trace.is_some() {
             return self.replay();
         }
         let sectors = match prepared {
-            Prepared::Files(layout) => return Ok(self.files_read(layout, seed)),
-            Prepared::Sectors(sectors) => *sectors,
+            SharedWorkload::Files(layout) => return Ok(self.files_read(layout, seed)),
+            SharedWorkload::Sectors(sectors) => *sectors,
         };
         let accesses = self.accesses(sectors)?;
-        if self.load == Kind::Open {
+        if self.load == LoadKind::Open {
             let rate = self
                 .rate
                 .ok_or_else(|| Error::invalid("--load open needs --rate: accesses per second"))?;
@@ -152,7 +157,7 @@ impl Load {
     fn files_read(&self, layout: &Arc<Layout>, seed: u64) -> Box<dyn loads::Load> {
         let habits = Habits { processes: self.clients, ..Habits::default() };
         match self.load {
-            Kind::Buffered => {
+            LoadKind::Buffered => {
                 let pages = (self.memory.0 / 4096).min(1 << 28) as usize;
                 Box::new(BufferedLoad::new(layout.clone(), habits, pages, seed))
             }
@@ -172,7 +177,7 @@ impl Load {
             return Err(Error::invalid(format!("--reads is {}; give 0 to 1", self.reads)));
         }
         let places = match self.load {
-            Kind::Sequential => AccessPattern::Sequential,
+            LoadKind::Sequential => AccessPattern::Sequential,
             _ => AccessPattern::Uniform,
         };
         Ok(Accesses { places, sectors: sectors as u32, reads: self.reads, disk })

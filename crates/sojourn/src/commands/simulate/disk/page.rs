@@ -1,13 +1,13 @@
 //! What was simulated, as a page with plots.
 
-use super::{Row, View, show};
+use super::{DiskSimulationView, SchedulerRow, show};
 use report::{Axis, Plot, Report, Series, Table, Unit};
 
 /// Sectors as GiB.
 const GIB: f64 = (1u64 << 21) as f64;
 
 /// The page.
-pub(super) fn page(view: &View) -> Report {
+pub(super) fn page(view: &DiskSimulationView) -> Report {
     let mut page = Report::new("Simulated disks").text(&view.load).text(&format!(
         "{} requests, the first {} not counted, {} seeds; means with 95 % intervals. Plots are of the \
          first seed.",
@@ -31,7 +31,7 @@ pub(super) fn page(view: &View) -> Report {
     page
 }
 
-fn responses(rows: &[Row]) -> Plot {
+fn responses(rows: &[SchedulerRow]) -> Plot {
     let mut plot = Plot::new(
         "Response: the part of requests answered within a time",
         Axis::log("response", Unit::Seconds),
@@ -45,7 +45,7 @@ fn responses(rows: &[Row]) -> Plot {
     plot
 }
 
-fn queue(rows: &[Row]) -> Plot {
+fn queue(rows: &[SchedulerRow]) -> Plot {
     let mut plot = Plot::new(
         "Requests in the system",
         Axis::new("time", Unit::Seconds),
@@ -58,7 +58,7 @@ fn queue(rows: &[Row]) -> Plot {
     plot
 }
 
-fn seeks(row: &Row) -> Plot {
+fn seeks(row: &SchedulerRow) -> Plot {
     let points = row.first.path.iter().map(|(ms, sector)| (ms * 1e-3, *sector as f64 / GIB));
     Plot::new(
         format!("Seek map of {}: where the head went first", row.scheduler),

@@ -1,6 +1,6 @@
 //! What was simulated, as text and as comma-separated values.
 
-use super::{Row, View};
+use super::{DiskSimulationView, SchedulerRow};
 use crate::output::Table;
 use schedule::compare::Estimate;
 
@@ -23,7 +23,7 @@ pub(super) fn interval(estimate: &Estimate) -> String {
 }
 
 /// The titles of a table and its rows.
-pub(super) fn cells(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+pub(super) fn cells(rows: &[SchedulerRow]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let titles = vec![
         "disk",
         "scheduler",
@@ -37,7 +37,7 @@ pub(super) fn cells(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
         ">busy %",
         ">hits %",
     ];
-    let cells = |row: &Row| {
+    let cells = |row: &SchedulerRow| {
         vec![
             row.profile.clone(),
             row.scheduler.clone(),
@@ -56,7 +56,7 @@ pub(super) fn cells(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
 }
 
 /// For people.
-pub(super) fn text(view: &View) -> String {
+pub(super) fn text(view: &DiskSimulationView) -> String {
     let (titles, rows) = cells(&view.rows);
     let mut table = Table::new(&titles);
     rows.into_iter().for_each(|row| table.row(row));
@@ -76,8 +76,8 @@ pub(super) fn text(view: &View) -> String {
 }
 
 /// For programs.
-pub(super) fn csv(view: &View) -> String {
-    type Column = (&'static str, fn(&Row) -> &Estimate);
+pub(super) fn csv(view: &DiskSimulationView) -> String {
+    type Column = (&'static str, fn(&SchedulerRow) -> &Estimate);
     let columns: [Column; 16] = [
         ("service_ms", |r| &r.service_ms),
         ("service_variance", |r| &r.service_variance),
