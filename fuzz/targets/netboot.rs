@@ -8,7 +8,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use netboot::dhcp::address::NetworkSettings;
 use netboot::dhcp::server::Addresses;
-use netboot::dhcp::{DhcpServer, Here, Leases, Message};
+use netboot::dhcp::{DhcpServer, Leases, Message, ServerAddress};
 use netboot::identity::Claim;
 use netboot::kernel::BootFile;
 use netboot::script::Script;
@@ -37,7 +37,7 @@ impl Machines for All {
 }
 
 fn server(alone: bool) -> DhcpServer {
-    let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
+    let here = ServerAddress { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
     let addresses = alone.then(|| Addresses {
         network: NetworkSettings {
             mask: Ipv4Addr::new(255, 255, 255, 0),

@@ -148,13 +148,13 @@ impl Porter {
         loop {
             let begun = Instant::now();
             match self.carry_on(disk).await {
-                Ok(Ended::GivenUp) => {
+                Ok(EndReason::GivenUp) => {
                     self.forget(disk);
                     return;
                 }
-                Ok(Ended::Recalled) => {}
+                Ok(EndReason::Recalled) => {}
                 // It stays in the list, for whoever asks what became of it.
-                Ok(Ended::Kept) => return,
+                Ok(EndReason::Kept) => return,
                 Err(e) => {
                     tracing::warn!(disk = disk.name, error = e.message(), "an attached disk waits");
                     disk.outcome.lock().error = Some(e.message().to_owned());
@@ -170,7 +170,7 @@ impl Porter {
     }
 
     /// The same, until something fails.
-    async fn carry_on(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Ended> {
+    async fn carry_on(self: &Arc<Self>, carried: &CarriedDisk) -> Result<EndReason> {
         let name = &carried.name;
         if let Some(ended) = self.finish_keep(carried).await? {
             return Ok(ended);
@@ -179,7 +179,7 @@ impl Porter {
             Err(e) if e.kind() == ErrorKind::Fenced => return self.keep(carried, &e).await,
             // Somebody else gave it up or removed it.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.home.disks().join(name).exists() => {
-                return Ok(Ended::GivenUp);
+                return Ok(EndReason::GivenUp);
             }
             other => other?,
         };
@@ -218,10 +218,10 @@ impl Porter {
     }
 
     /// Gives up a disk of which everything is in the store, unless somebody attached it again.
-    async fn give_up(&self, carried: &CarriedDisk) -> Result<Ended> {
+    async fn give_up(&self, carried: &CarriedDisk) -> Result<EndReason> {
         let _ending = carried.ending.lock().await;
         if !*carried.detaching.borrow() {
-            return Ok(Ended::Recalled);
+            return Ok(EndReason::Recalled);
         }
         // A machine may have been suspended with it since.
         parcels::must_not_be_suspended(&self.engine, &carried.name).await?;
@@ -232,11 +232,11 @@ impl Porter {
         DiskMark::Hoarding.set(&self.home, &carried.name, false)?;
         DiskMark::Detaching.set(&self.home, &carried.name, false)?;
         carried.outcome.lock().has_ended = true;
-        Ok(Ended::GivenUp)
+        Ok(EndReason::GivenUp)
     }
 
     /// Makes what is here of a disk that another machine took a disk of its own.
-    async fn keep(self: &Arc<Self>, carried: &CarriedDisk, why: &Error) -> Result<Ended> {
+    async fn keep(self: &Arc<Self>, carried: &CarriedDisk, why: &Error) -> Result<EndReason> {
         let _ending = carried.ending.lock().await;
         let name = &carried.name;
         tracing::warn!(disk = name, error = why.message(), "another machine took the disk");
@@ -260,7 +260,7 @@ impl Porter {
     }
 
     /// Goes on where an earlier process was killed while it made a lost disk one of its own.
-    async fn finish_keep(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Option<Ended>> {
+    async fn finish_keep(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Option<EndReason>> {
         let _ending = carried.ending.lock().await;
         match self.engine.disks.interrupted_keep(&carried.name).await? {
             Some(new) => {
@@ -272,7 +272,7 @@ impl Porter {
     }
 
     /// What was written to a disk is now the disk `kept`.
-    fn kept(self: &Arc<Self>, carried: &CarriedDisk, kept: String) -> Result<Ended> {
+    fn kept(self: &Arc<Self>, carried: &CarriedDisk, kept: String) -> Result<EndReason> {
         let name = &carried.name;
         tracing::warn!(disk = name, kept, "what was written is kept");
         DiskMark::Hoarding.set(&self.home, name, false)?;
@@ -280,7 +280,7 @@ impl Porter {
         self.look_after(&kept);
         let kept_as = Some(kept);
         *carried.outcome.lock() = DiskNews { has_ended: true, kept_as, ..DiskNews::default() };
-        Ok(Ended::Kept)
+        Ok(EndReason::Kept)
     }
 
     fn carried(&self, name: &str) -> Result<Arc<CarriedDisk>> {
@@ -411,7 +411,7 @@ impl Porter {
 }
 
 /// Why a disk is not looked after any more.
-enum Ended {
+enum EndReason {
     /// The store has everything, and any machine can go on with it.
     GivenUp,
     /// Another machine took it; what was written here is a disk of its own.

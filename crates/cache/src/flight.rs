@@ -31,10 +31,10 @@ impl FlightOutcome {
 
 /// Loads by key.
 #[derive(Debug, Default)]
-pub(crate) struct Flights(HashMap<Key, Boarding>);
+pub(crate) struct Flights(HashMap<Key, SharedFlight>);
 
 #[derive(Debug)]
-struct Boarding {
+struct SharedFlight {
     flight: Arc<Flight>,
     callers: usize,
 }
@@ -42,8 +42,10 @@ struct Boarding {
 impl Flights {
     /// Joins the load of `key`, or starts one. Each caller ends with [`leave`](Self::leave).
     pub(crate) fn join(&mut self, key: &Key) -> Arc<Flight> {
-        let boarding =
-            self.0.entry(*key).or_insert_with(|| Boarding { flight: Arc::default(), callers: 0 });
+        let boarding = self
+            .0
+            .entry(*key)
+            .or_insert_with(|| SharedFlight { flight: Arc::default(), callers: 0 });
         boarding.callers += 1;
         Arc::clone(&boarding.flight)
     }

@@ -192,9 +192,9 @@ impl Ghosts {
 
 /// Passes a fingerprint, which is a hash already, through.
 #[derive(Debug, Default, Clone, Copy)]
-struct Passed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Passed {
+impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
@@ -209,7 +209,7 @@ impl Hasher for Passed {
 }
 
 /// A map by fingerprint.
-type ByFingerprint<T> = HashMap<u64, T, BuildHasherDefault<Passed>>;
+type ByFingerprint<T> = HashMap<u64, T, BuildHasherDefault<IdentityHasher>>;
 
 /// A cache that has names and no values.
 struct Ghost {

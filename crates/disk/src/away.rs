@@ -19,11 +19,11 @@ pub trait Room: Send + Sync {
     ///
     /// # Errors
     /// When there cannot be one for a disk of this size.
-    fn over(&self, base: Arc<dyn Device>) -> Result<Kept>;
+    fn over(&self, base: Arc<dyn Device>) -> Result<RoomLayer>;
 }
 
 /// A layer of private blocks in some [`Room`].
-pub struct Kept {
+pub struct RoomLayer {
     /// What the disk's client sees.
     pub device: Arc<dyn Device>,
     /// Bytes of room that it takes now.
@@ -34,14 +34,14 @@ pub struct Kept {
 }
 
 /// The private blocks of one disk, away from its files.
-pub(crate) struct Away {
+pub(crate) struct BorrowedOverlay {
     room: Arc<dyn Room>,
-    front: ArcSwap<Kept>,
+    front: ArcSwap<RoomLayer>,
     /// Why nobody may attach until the disk was reset.
     refused: Mutex<Option<String>>,
 }
 
-impl Away {
+impl BorrowedOverlay {
     /// Over the disk's files. `lost`: a client was attached when the disk was last open.
     pub(crate) fn new(room: Arc<dyn Room>, base: &Shadow, lost: bool) -> Result<Self> {
         let front = room.over(Arc::new(base.handle()))?;
@@ -54,7 +54,7 @@ impl Away {
     }
 
     /// What the client sees.
-    pub(crate) fn front(&self) -> arc_swap::Guard<Arc<Kept>> {
+    pub(crate) fn front(&self) -> arc_swap::Guard<Arc<RoomLayer>> {
         self.front.load()
     }
 

@@ -1,6 +1,6 @@
 //! An open disk.
 
-use crate::away::{Away, Kept, Room, cannot_keep};
+use crate::away::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
 use crate::fence::{self, Tenure};
 use crate::lease::Lease;
 use crate::maplog::Failure;
@@ -8,7 +8,7 @@ use crate::question::Latest;
 use crate::record::DiskRecord;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
-use crate::strain::{RoomProbe, Strain, Strained, WaitKind};
+use crate::strain::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;
@@ -32,7 +32,7 @@ pub struct Disk {
     pub(crate) loader: Arc<Loader>,
     pub(crate) shadow: Shadow,
     /// Where the private blocks are, when not in the shadow's files.
-    pub(crate) away: Option<Away>,
+    pub(crate) away: Option<BorrowedOverlay>,
     /// What `disk.json` says.
     record: Arc<Mutex<DiskRecord>>,
     /// What else `disk.json` may name in the store: a record was put there, and whether it would outlive a
@@ -135,7 +135,8 @@ impl Disk {
         shadow.share(Arc::clone(&terms.space));
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
-        let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
+        let away =
+            room.map(|room| BorrowedOverlay::new(room, &shadow, absent.is_some())).transpose()?;
         let strained = Strained::new(loader.bound());
         let disk = Self {
             directory,
@@ -194,7 +195,7 @@ impl Disk {
     }
 
     /// Whether it was short of room or slow since this was asked last.
-    pub fn strain(&self) -> Strain {
+    pub fn strain(&self) -> DiskHealth {
         self.strained.look()
     }
 
@@ -221,7 +222,7 @@ impl Disk {
 
     /// Room that the private blocks take, in bytes.
     fn room(&self) -> u64 {
-        self.shadow.room() + self.away.as_ref().map_or(0, Away::bytes)
+        self.shadow.room() + self.away.as_ref().map_or(0, BorrowedOverlay::bytes)
     }
 
     /// Refuses what needs private blocks that can be kept.
@@ -483,7 +484,7 @@ pub(crate) fn describe(record: &DiskRecord, own: OwnBlocks) -> DiskInfo {
 /// What takes a client's requests.
 enum RequestTarget<'a> {
     Files(&'a Shadow),
-    Away(Arc<Kept>),
+    Away(Arc<RoomLayer>),
 }
 
 impl RequestTarget<'_> {

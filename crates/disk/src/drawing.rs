@@ -5,7 +5,7 @@
 //! the parts that nobody has read yet are read while no guest waits for the store; what is not read then is told
 //! as such. A large disk is drawn in steps, off the threads that serve, with turns for others in between.
 
-use crate::away::Kept;
+use crate::away::RoomLayer;
 use crate::blockmap::{BlockMap, BlockState, GROUP};
 use crate::chunk_map::{BlockPlace, ChunkMap};
 use crate::disks::must_be_there;
@@ -40,7 +40,7 @@ pub struct DiskLayers {
     /// The newest first.
     own: Vec<LayerMap>,
     /// What lies over all of these, in borrowed room.
-    borrowed: Option<Arc<Kept>>,
+    borrowed: Option<Arc<RoomLayer>>,
     image: Arc<Image>,
     loader: Arc<Loader>,
 }

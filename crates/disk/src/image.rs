@@ -1,6 +1,6 @@
 //! A manifest as a read-only device.
 
-use crate::Touches;
+use crate::BootTrace;
 use crate::chunk_map::BlockPlace;
 use crate::loads::{ChunkLoad, LoadLine, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
@@ -40,7 +40,7 @@ pub struct Image {
     /// Chunks that are being fetched ahead; they end with the image.
     ahead: Mutex<JoinSet<()>>,
     /// What is read, while a boot is recorded.
-    touches: ArcSwapOption<Touches>,
+    touches: ArcSwapOption<BootTrace>,
 }
 
 struct ImageSource {
@@ -81,7 +81,7 @@ const COPY_FAILURES: usize = 4;
 
 /// What came of a boot copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brought {
+pub struct BootCopyLoad {
     /// The bytes that came into the cache.
     pub bytes: u64,
     /// Whether all of the list is there that the budget allows: else the list may have more.
@@ -179,13 +179,13 @@ impl Image {
     ///
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) for an image above 1 TiB.
-    pub fn record(&self, limit: usize) -> Result<Option<Arc<Touches>>> {
+    pub fn record(&self, limit: usize) -> Result<Option<Arc<BootTrace>>> {
         if self.touches.load().is_some() {
             return Ok(None);
         }
-        let touches = Arc::new(Touches::new(self.size(), limit)?);
+        let touches = Arc::new(BootTrace::new(self.size(), limit)?);
         let before =
-            self.touches.compare_and_swap(&None::<Arc<Touches>>, Some(Arc::clone(&touches)));
+            self.touches.compare_and_swap(&None::<Arc<BootTrace>>, Some(Arc::clone(&touches)));
         Ok(before.is_none().then_some(touches))
     }
 
@@ -213,12 +213,12 @@ impl Image {
     ///
     /// # Errors
     /// Those of the copy's manifest.
-    pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<Brought> {
+    pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<BootCopyLoad> {
         let chunks = bootcopy::chunks(copy).await?;
         let load = |batch: &[ChunkRef]| self.source.line.copies(batch);
         let loads = stream(chunks.into_iter(), budget, COPY_FAILURES, load);
         let Streamed { bytes, failed, over } = loads.await;
-        Ok(Brought { bytes, whole: failed == 0 && (over || !bootcopy::may_lack(copy)) })
+        Ok(BootCopyLoad { bytes, whole: failed == 0 && (over || !bootcopy::may_lack(copy)) })
     }
 
     /// Runs a task that ends with the image; nothing when there are too many.
@@ -230,7 +230,7 @@ impl Image {
         }
     }
 
-    fn note(&self, touches: Option<&Touches>, piece: &Piece, at: &ChunkRef, skip: u32) {
+    fn note(&self, touches: Option<&BootTrace>, piece: &Piece, at: &ChunkRef, skip: u32) {
         if let Some(touches) = touches {
             touches.note(piece.span.offset().saturating_sub(skip.into()), &at.id, at.len);
         }

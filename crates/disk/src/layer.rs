@@ -4,7 +4,7 @@
 use crate::blockmap::{BlockMap, BlockState, GROUP};
 use crate::doubt::{self, UnsyncedMark};
 use crate::maplog::{
-    self, Failure, Hand, Identity, MapLog, Notes, RECENT, REMEDY, WordOrigin, sync_notes,
+    self, Failure, Identity, MapLog, Notes, NotesHandle, RECENT, REMEDY, WordOrigin, sync_notes,
 };
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
@@ -22,7 +22,7 @@ const LOCKS: usize = 64;
 /// threads that write to different places of a disk must not wait for one another's.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct GroupLock(Mutex<Hand>);
+struct GroupLock(Mutex<NotesHandle>);
 
 /// How a round of flushing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

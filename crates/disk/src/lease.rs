@@ -41,7 +41,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) while one is attached.
-    pub(crate) fn exclude(&self, name: &str, what: &'static str) -> Result<Excluded<'_>> {
+    pub(crate) fn exclude(&self, name: &str, what: &'static str) -> Result<ExclusiveGuard<'_>> {
         let mut state = self.state.lock();
         if let Some(busy) = state.busy {
             return Err(Error::conflict(format!(
@@ -55,13 +55,13 @@ impl Lease {
             )));
         }
         state.busy = Some(what);
-        Ok(Excluded { lease: self })
+        Ok(ExclusiveGuard { lease: self })
     }
 
     /// An attachment is being ended until the guard is dropped.
-    pub(crate) fn leave(&self) -> Leaving<'_> {
+    pub(crate) fn leave(&self) -> LeavingGuard<'_> {
         self.state.lock().leaving += 1;
-        Leaving { lease: self }
+        LeavingGuard { lease: self }
     }
 
     pub(crate) fn lingering_is_over(&self) -> bool {
@@ -88,11 +88,11 @@ impl Lease {
 }
 
 /// Nobody may attach while it lives.
-pub(crate) struct Excluded<'a> {
+pub(crate) struct ExclusiveGuard<'a> {
     lease: &'a Lease,
 }
 
-impl Drop for Excluded<'_> {
+impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
         self.lease.state.lock().busy = None;
         self.lease.free.notify_waiters();
@@ -100,11 +100,11 @@ impl Drop for Excluded<'_> {
 }
 
 /// A client's last writes are noted, or its disk is reset, while it lives.
-pub(crate) struct Leaving<'a> {
+pub(crate) struct LeavingGuard<'a> {
     lease: &'a Lease,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for LeavingGuard<'_> {
     fn drop(&mut self) {
         self.lease.state.lock().leaving -= 1;
         self.lease.free.notify_waiters();

@@ -37,10 +37,10 @@
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `mark` | whether a disk still holds what it did |
 //! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |
-//! | `write_back` | [`Behind`]: what is written goes up in the background, under no name of its own |
+//! | `write_back` | [`WriteBackLag`]: what is written goes up in the background, under no name of its own |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
-//! | `touches` | [`Touches`], what a boot reads of an image |
+//! | `touches` | [`BootTrace`], what a boot reads of an image |
 //! | `compare` | where two manifests differ |
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
@@ -83,19 +83,19 @@ mod upload_log;
 mod write_back;
 
 pub use attach::{Attachment, Ending};
-pub use away::{Kept, Room};
+pub use away::{Room, RoomLayer};
 pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use drawing::{ClosedDisk, DiskLayers, IsKept};
-pub use image::{Brought, Image};
+pub use image::{BootCopyLoad, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{
-    CreateOptions, DiskCounters, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, RebaseReport,
+    CreateOptions, DiskCounters, DiskInfo, DiskSource, Mode, Rebase, RebaseReport, RemoteDisk,
     Resident, SnapshotInfo,
 };
 pub use question::{OwnershipAnswer, OwnershipQuestion};
 pub use shadow::Shadow;
-pub use strain::{RoomProbe, Slow, Strain};
-pub use touches::Touches;
-pub use write_back::Behind;
+pub use strain::{DiskHealth, RoomProbe, Slow};
+pub use touches::BootTrace;
+pub use write_back::WriteBackLag;

@@ -19,8 +19,8 @@ mod tests;
 
 use self::format::{CheckpointSlot, MapLogHeader, RECORD_HEADER, RECORDS, RecordHeader, SLOTS};
 pub(crate) use self::format::{Identity, decode_entries};
-use self::recent::Ground;
-pub(crate) use self::recent::{Hand, Notes, SUFFIX as RECENT, sync as sync_notes};
+use self::recent::LogPosition;
+pub(crate) use self::recent::{Notes, NotesHandle, SUFFIX as RECENT, sync as sync_notes};
 use crate::doubt;
 use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, RandomFile, Result};
@@ -191,8 +191,8 @@ impl MapLog {
     }
 
     /// What notes stand on now.
-    fn ground(&self) -> Result<Ground> {
-        Ok(Ground::at(number_of(&self.path, &self.file)?, &self.slot()))
+    fn ground(&self) -> Result<LogPosition> {
+        Ok(LogPosition::at(number_of(&self.path, &self.file)?, &self.slot()))
     }
 
     /// What is noted of changes that it does not have yet.
@@ -338,7 +338,8 @@ fn replay(
     let grounds = if doubted { Vec::new() } else { notes.look()? };
     let number = number_of(path, file)?;
     let mut stands = false;
-    let mut passed = |slot: &CheckpointSlot| stands |= grounds.contains(&Ground::at(number, slot));
+    let mut passed =
+        |slot: &CheckpointSlot| stands |= grounds.contains(&LogPosition::at(number, slot));
     let mut flushed = |group, word| restore(group, word, WordOrigin::Flushed);
     let last = reader.records(&header, limit, &acknowledged, &mut passed, &mut flushed)?;
     if stands {

@@ -124,7 +124,7 @@ pub struct DiskInfo {
 
 /// A disk of the store that is not here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Elsewhere {
+pub struct RemoteDisk {
     /// Its name.
     pub name: String,
     /// Why nothing but the name is known.

@@ -8,7 +8,7 @@ use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
 use crate::record::DiskRecord;
-use crate::{DiskInfo, Elsewhere};
+use crate::{DiskInfo, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
 use std::path::Path;
@@ -261,10 +261,10 @@ impl Disks {
     ///
     /// # Errors
     /// Those of the store and the file system.
-    pub async fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
+    pub async fn elsewhere(&self) -> Result<Vec<RemoteDisk>> {
         let server = self.server().await?;
         let listing = self.store.refs().list(RefKind::Disk).await?;
-        let damaged = |name, error: &Error| Elsewhere {
+        let damaged = |name, error: &Error| RemoteDisk {
             name,
             error: Some(error.message().to_owned()),
             image: String::new(),
@@ -274,7 +274,7 @@ impl Disks {
             host: None,
             alive: false,
         };
-        let mut others: Vec<Elsewhere> =
+        let mut others: Vec<RemoteDisk> =
             listing.damaged.into_iter().map(|bad| damaged(bad.name, &bad.error)).collect();
         // Each server is asked after once, however many disks it holds.
         let mut servers: HashMap<ServerId, Option<ListedServer>> = HashMap::new();
@@ -300,7 +300,7 @@ impl Disks {
                     }
                 },
             };
-            others.push(Elsewhere {
+            others.push(RemoteDisk {
                 error: None,
                 image: found.body.labels.get("image").cloned().unwrap_or_default(),
                 name: found.name,

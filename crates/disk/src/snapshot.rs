@@ -50,7 +50,7 @@ pub(crate) async fn list(
 }
 
 /// What a disk was at a snapshot.
-pub(crate) struct Past {
+pub(crate) struct SnapshotPoint {
     pub(crate) manifest: ManifestId,
     pub(crate) size: u64,
     /// The image version that it stood on, if that is there still.
@@ -66,7 +66,7 @@ pub(crate) async fn find(
     disk: &str,
     snapshot: &str,
     uuid: Uuid,
-) -> Result<Past> {
+) -> Result<SnapshotPoint> {
     store::check_name("snapshot", snapshot)?;
     let full = format!("{disk}@{snapshot}");
     let found = session.hold(RefKind::Snapshot, &full).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn find(
         Some(version) => Some((version.name.parse()?, images::manifest_of(&version)?)),
         None => None,
     };
-    Ok(Past { manifest, size: found.body.size, image })
+    Ok(SnapshotPoint { manifest, size: found.body.size, image })
 }
 
 /// What a snapshot holds.
@@ -277,7 +277,7 @@ impl Disk {
         }
         // A rollback to before a rebase may have left it smaller than the image is now.
         let size = record.size.max(self.store.manifest(&record.origin).await?.size());
-        self.replace(None, Past { manifest: record.origin, size, image: None }).await
+        self.replace(None, SnapshotPoint { manifest: record.origin, size, image: None }).await
     }
 
     /// Its snapshots, as the store has them now: the damaged ones first, then the oldest. Lists
@@ -398,8 +398,12 @@ impl Disk {
     }
 
     /// Makes the disk show what it was and nothing else.
-    pub(crate) async fn replace(&self, session: Option<&Session>, past: Past) -> Result<()> {
-        let Past { manifest, size, image: stood_on } = past;
+    pub(crate) async fn replace(
+        &self,
+        session: Option<&Session>,
+        past: SnapshotPoint,
+    ) -> Result<()> {
+        let SnapshotPoint { manifest, size, image: stood_on } = past;
         let (manifest, image) = self.image(&manifest).await?;
         let number = self.record().next_layer;
         let layer = self.shadow.new_layer(number).await?;

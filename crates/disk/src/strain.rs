@@ -25,7 +25,7 @@ const PROBE: &str = "room.map.new";
 
 /// What was seen since the last look.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Strain {
+pub struct DiskHealth {
     /// Why something was refused for want of room.
     pub refused: Option<String>,
     /// What took long.
@@ -102,18 +102,18 @@ struct WaitsState {
     next: u64,
     /// In the order in which they began.
     under_way: BTreeMap<u64, (WaitKind, Instant)>,
-    over: [Over; WaitKind::ALL.len()],
+    over: [FinishedWaits; WaitKind::ALL.len()],
 }
 
 /// Waits of one kind that are over.
 #[derive(Debug, Clone, Copy, Default)]
-struct Over {
+struct FinishedWaits {
     all: u64,
     slow: u64,
     longest: Duration,
 }
 
-impl Over {
+impl FinishedWaits {
     fn add(&mut self, more: Self) {
         self.all += more.all;
         self.slow += more.slow;
@@ -144,11 +144,11 @@ impl Waits {
 
     /// What was slow since the last look.
     pub(crate) fn look(&self) -> Option<Slow> {
-        self.look_beside(Over::default(), None)
+        self.look_beside(FinishedWaits::default(), None)
     }
 
     /// The same, with `written`: writes that were measured elsewhere, and one that is `under_way`.
-    fn look_beside(&self, written: Over, under_way: Option<Slow>) -> Option<Slow> {
+    fn look_beside(&self, written: FinishedWaits, under_way: Option<Slow>) -> Option<Slow> {
         let mut state = self.state.lock();
         let mut over = std::mem::take(&mut state.over);
         over[WaitKind::Write as usize].add(written);
@@ -176,7 +176,7 @@ impl Drop for Wait<'_> {
         let Some((kind, began)) = state.under_way.remove(&self.number) else { return };
         let took = began.elapsed();
         let slow = u64::from(self.waits.bound.is_exceeded_by(took));
-        state.over[kind as usize].add(Over { all: 1, slow, longest: took });
+        state.over[kind as usize].add(FinishedWaits { all: 1, slow, longest: took });
     }
 }
 
@@ -213,10 +213,10 @@ impl Strained {
         }
     }
 
-    pub(crate) fn look(&self) -> Strain {
+    pub(crate) fn look(&self) -> DiskHealth {
         let (written, under_way) = self.quick.look();
         let slow = self.waits.look_beside(written, under_way);
-        Strain { refused: self.refused.lock().take(), slow }
+        DiskHealth { refused: self.refused.lock().take(), slow }
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
         let strained = Strained::new(bound);
         let write = strained.begin_write();
         pass(100).await;
-        assert_eq!(strained.look(), Strain::default());
+        assert_eq!(strained.look(), DiskHealth::default());
         let behind = strained.begin_write();
         pass(1).await;
         let slow = |millis, under_way| {
@@ -353,10 +353,10 @@ mod tests {
     async fn only_want_of_room_is_noted_and_a_probe_leaves_nothing() {
         let strained = Strained::new(SlowBound::default());
         strained.failed(&Error::unavailable("gone"));
-        assert_eq!(strained.look(), Strain::default());
+        assert_eq!(strained.look(), DiskHealth::default());
         strained.failed(&Error::no_space("full"));
         assert_eq!(strained.look().refused.as_deref(), Some("full"));
-        assert_eq!(strained.look(), Strain::default());
+        assert_eq!(strained.look(), DiskHealth::default());
 
         let dir = tempfile::tempdir().unwrap();
         let space = Arc::new(HomeSpace::new(&dir.path().into()));

@@ -10,7 +10,7 @@ const MAX_IMAGE: u64 = 1 << 40;
 
 /// What was read of an image so far.
 #[derive(Debug)]
-pub struct Touches {
+pub struct BootTrace {
     /// A bit for each block at which a chunk starts.
     seen: Box<[AtomicU64]>,
     list: Mutex<Vec<ChunkId>>,
@@ -20,7 +20,7 @@ pub struct Touches {
     over: AtomicBool,
 }
 
-impl Touches {
+impl BootTrace {
     /// Nothing of an image of `size` bytes was read yet. The list holds at most `limit` chunks.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn each_chunk_is_noted_once_in_order_and_up_to_the_limit() {
-        let touches = Touches::new(64 * BLOCK + 512, 3).unwrap();
+        let touches = BootTrace::new(64 * BLOCK + 512, 3).unwrap();
         let id = |n: u8| ChunkId([n; 32]);
         for (start, n) in [(64 * BLOCK, 1), (0, 2), (64 * BLOCK, 1), (BLOCK, 3), (0, 2)] {
             touches.note(start, &id(n), 4096);
@@ -95,6 +95,6 @@ mod tests {
         touches.note(2 * BLOCK, &id(4), 4096);
         assert!(touches.is_over() && touches.count() == 3);
         touches.note(1 << 50, &id(5), 4096);
-        assert!(Touches::new(MAX_IMAGE + 512, 3).is_err());
+        assert!(BootTrace::new(MAX_IMAGE + 512, 3).is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! that was interrupted.
 
 use crate::Disk;
-use crate::snapshot::Past;
+use crate::snapshot::SnapshotPoint;
 use crate::upload_log::UploadLog;
 use block::{BLOCK, Device, Result};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use store::{Manifest, Progress, UploadJournal, UploadPlan, sessions};
 
 /// What the store does not have of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Behind {
+pub struct WriteBackLag {
     /// Bytes of the blocks that were written since. What is being uploaded counts until it is named.
     pub bytes: u64,
     /// When the disk was as the store has it, in Unix seconds.
@@ -25,13 +25,13 @@ pub struct Behind {
 
 impl Disk {
     /// How far the store is behind; `None` when it has all that was answered. Asks nobody.
-    pub fn behind(&self) -> Option<Behind> {
+    pub fn behind(&self) -> Option<WriteBackLag> {
         let stack = self.shadow.stack();
         let record = self.record();
         let is_published = stack.layers.len() == 1
             && stack.top().is_empty()
             && self.base.lock().manifest().size() == self.shadow.size();
-        (!is_published && self.away.is_none()).then(|| Behind {
+        (!is_published && self.away.is_none()).then(|| WriteBackLag {
             bytes: stack.private() * BLOCK,
             since: record.published.unwrap_or(record.created),
         })
@@ -51,7 +51,8 @@ impl Disk {
         let _excluded = self.lease.exclude(self.name(), "discard")?;
         let _changing = self.changing.lock().await;
         let record = self.record();
-        self.replace(None, Past { manifest: record.base, size: record.size, image: None }).await
+        self.replace(None, SnapshotPoint { manifest: record.base, size: record.size, image: None })
+            .await
     }
 
     /// Publishes what the disk holds now, as `plan` says; its journal is the disk's own. Says whether

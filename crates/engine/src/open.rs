@@ -88,11 +88,11 @@ struct DiskUsers {
 
 /// What a disk that cannot be closed properly means for what is done next.
 #[derive(Clone, Copy)]
-enum Leaving {
-    /// Nothing: what it holds goes anyway, and it must not stay for ever.
-    Anyhow,
-    /// It must not be done.
-    Whole,
+enum OnCloseError {
+    /// It is done all the same: what the disk holds goes anyway, and it must not stay for ever.
+    Continue,
+    /// It is not done.
+    Abort,
 }
 
 /// A user's hold on an open disk.
@@ -282,7 +282,7 @@ impl OpenDisks {
     /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
     /// [`Disks::remove`].
     pub async fn remove(&self, name: &str) -> Result<()> {
-        self.retire(name, Leaving::Anyhow, self.disks.remove(name)).await
+        self.retire(name, OnCloseError::Continue, self.disks.remove(name)).await
     }
 
     /// Publishes a disk and gives it up, closing it first when it is idle.
@@ -291,7 +291,7 @@ impl OpenDisks {
     /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
     /// [`Disks::release`].
     pub async fn release(&self, name: &str) -> Result<()> {
-        self.retire(name, Leaving::Whole, self.disks.release(name)).await
+        self.retire(name, OnCloseError::Abort, self.disks.release(name)).await
     }
 
     /// Makes what is here of a disk that was taken from this server a disk of its own.
@@ -301,7 +301,7 @@ impl OpenDisks {
     /// [`Disks::keep`].
     pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
         // A disk that was taken does not close without an error: it is not written any more.
-        self.retire(name, Leaving::Anyhow, self.disks.keep(name, new)).await
+        self.retire(name, OnCloseError::Continue, self.disks.keep(name, new)).await
     }
 
     /// The names of the disks that may be open.
@@ -369,7 +369,7 @@ impl OpenDisks {
     async fn retire<T>(
         &self,
         name: &str,
-        leaving: Leaving,
+        on_error: OnCloseError,
         then: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         store::check_name("disk", name)?;
@@ -386,8 +386,8 @@ impl OpenDisks {
             while opened.is_shared() && Instant::now() < deadline {
                 tokio::time::sleep(GOODBYE / 100).await;
             }
-            match (opened.close().await, leaving) {
-                (Err(e), Leaving::Anyhow) => {
+            match (opened.close().await, on_error) {
+                (Err(e), OnCloseError::Continue) => {
                     tracing::warn!(
                         disk = name,
                         error = e.message(),

@@ -11,7 +11,7 @@ use crate::api::{
 };
 use block::{Error, ErrorKind, Result};
 use disk::{
-    CreateOptions, Disk, DiskInfo, DiskSource, Elsewhere, IsKept, Mode, Rebase, SnapshotInfo,
+    CreateOptions, Disk, DiskInfo, DiskSource, IsKept, Mode, Rebase, RemoteDisk, SnapshotInfo,
 };
 use futures::StreamExt;
 use std::collections::{HashMap, HashSet};
@@ -361,9 +361,9 @@ fn view(info: DiskInfo, snapshots: Vec<SnapshotInfo>, images: &Images) -> DiskVi
     }
 }
 
-impl From<Elsewhere> for ElsewhereView {
-    fn from(found: Elsewhere) -> Self {
-        let Elsewhere { name, error, image, size, created, holder, host, alive } = found;
+impl From<RemoteDisk> for ElsewhereView {
+    fn from(found: RemoteDisk) -> Self {
+        let RemoteDisk { name, error, image, size, created, holder, host, alive } = found;
         Self { name, image, size, created, holder, host, alive, error }
     }
 }

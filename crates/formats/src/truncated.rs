@@ -20,7 +20,7 @@ const VMDK_NO_DATA: u32 = 1;
 const AT_END: u64 = u64::MAX;
 
 /// A file of which is looked whether it is whole.
-struct Looked<'a> {
+struct CheckedFile<'a> {
     file: &'a File,
     path: &'a Path,
     /// Its length in bytes.
@@ -32,7 +32,7 @@ struct Looked<'a> {
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) when it does; those of reading it.
 pub(crate) fn vdi(file: &File, path: &Path) -> Result<()> {
-    let looked = Looked { file, path, len: len(file, path)? };
+    let looked = CheckedFile { file, path, len: len(file, path)? };
     let head = looked.head(0)?;
     let (map, data) = (u64::from(le32(&head, 0x154)), u64::from(le32(&head, 0x158)));
     let (size, block) = (le64(&head, 0x170), u64::from(le32(&head, 0x178)));
@@ -53,7 +53,7 @@ pub(crate) fn vdi(file: &File, path: &Path) -> Result<()> {
 /// # Errors
 /// As [`vdi`].
 pub(crate) fn vmdk(file: &File, path: &Path) -> Result<()> {
-    let looked = Looked { file, path, len: len(file, path)? };
+    let looked = CheckedFile { file, path, len: len(file, path)? };
     let grains = Grains::of(&looked)?;
     let grain = u64::from(grains.sectors) * SECTOR;
     let size = grains.capacity.saturating_mul(SECTOR);
@@ -102,7 +102,7 @@ struct Grains {
 }
 
 impl Grains {
-    fn of(looked: &Looked<'_>) -> Result<Self> {
+    fn of(looked: &CheckedFile<'_>) -> Result<Self> {
         let mut head = looked.head(0)?;
         if head.starts_with(b"COWD") {
             return Ok(Self {
@@ -139,7 +139,7 @@ impl Grains {
     }
 }
 
-impl Looked<'_> {
+impl CheckedFile<'_> {
     fn truncated(&self, why: impl std::fmt::Display) -> Error {
         Error::corrupt(format!("{}: truncated: {why}; fetch it again", self.path.display()))
     }

@@ -3,7 +3,7 @@
 
 use super::batch::RangeBatches;
 use super::layer::object_layer;
-use crate::trip::Trip;
+use crate::trip::RoundTrip;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};
@@ -68,12 +68,12 @@ struct Apart(Mutex<LinkRate>);
 struct LinkRate {
     /// Bytes that come in [`WASTE`].
     meanwhile: u64,
-    trip: Trip,
+    trip: RoundTrip,
 }
 
 impl Default for Apart {
     fn default() -> Self {
-        Self(Mutex::new(LinkRate { meanwhile: GAP, trip: Trip::default() }))
+        Self(Mutex::new(LinkRate { meanwhile: GAP, trip: RoundTrip::default() }))
     }
 }
 

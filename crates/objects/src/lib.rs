@@ -27,7 +27,7 @@
 //! | `resumed` | a batch goes on where its link broke |
 //! | `gathered` | joining reads |
 //! | `link_pace` | [`LinkTime`]: what reads over a network take |
-//! | `trip` | [`Trip`]: what a request takes before its first byte |
+//! | `trip` | [`RoundTrip`]: what a request takes before its first byte |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
 //! | `directory` | a directory as a backend, and what of it is durable |
 //! | `mounted` | a directory that may be an empty mount point |
@@ -80,4 +80,4 @@ pub use requests::{
     get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
 };
 pub use staging::sweep_staging;
-pub use trip::Trip;
+pub use trip::RoundTrip;

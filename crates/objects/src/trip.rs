@@ -7,9 +7,9 @@ const FEW: u64 = 64 << 10;
 
 /// What any request to a store takes, learned from those of few bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Trip(Duration);
+pub struct RoundTrip(Duration);
 
-impl Trip {
+impl RoundTrip {
     /// A request of so many bytes took so long. What it took for its bytes alone; nothing when they were too
     /// few to tell, at most 64 KiB.
     pub fn own(&mut self, bytes: u64, took: Duration) -> Option<Duration> {
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn quick_requests_count_for_more_than_slow_ones() {
         let ms = Duration::from_millis;
-        let mut trip = Trip::default();
+        let mut trip = RoundTrip::default();
         assert_eq!(trip.own(1 << 20, ms(50)), Some(ms(50)), "nothing to compare with yet");
         for took in [20, 20, 20, 340, 20, 20] {
             assert_eq!(trip.own(FEW, ms(took)), None);

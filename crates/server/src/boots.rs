@@ -2,7 +2,7 @@
 //! boots read is recorded, and becomes the list. A list that is whole gets a boot copy.
 
 use block::Result;
-use disk::{Image, Touches};
+use disk::{BootTrace, Image};
 use engine::Engine;
 use engine::boot_list;
 use engine::config;
@@ -178,7 +178,7 @@ struct Attended {
 async fn attend(
     engine: &Engine,
     recording: Recording,
-    touches: Result<Option<Arc<Touches>>>,
+    touches: Result<Option<Arc<BootTrace>>>,
     copies: bool,
 ) -> Result<Attended> {
     let image = Arc::clone(&recording.0);
@@ -273,7 +273,7 @@ async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64)
 }
 
 /// Adds a boot to the lists of image versions, and gives those whose lists are whole now.
-async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<Vec<String>> {
+async fn keep(engine: &Engine, versions: &[String], touches: &BootTrace) -> Result<Vec<String>> {
     let mut whole = Vec::new();
     let (chunks, bytes) = (touches.chunks(), touches.bytes());
     for image in versions {
@@ -289,7 +289,7 @@ async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result
 }
 
 /// Waits for the end of a boot; whether it was one.
-async fn watch(touches: &Touches) -> bool {
+async fn watch(touches: &BootTrace) -> bool {
     let (began, mut count, mut last) = (Instant::now(), 0, Instant::now());
     while last.elapsed() < QUIET && began.elapsed() < LONGEST {
         tokio::time::sleep(TICK).await;

@@ -25,11 +25,11 @@ use tokio::task::JoinSet;
 
 /// The one client of `--single`: how it comes, and what is asked of it.
 pub(crate) struct Single {
-    way: Way,
+    way: SingleClient,
     pub(crate) tls: TlsMode,
 }
 
-enum Way {
+enum SingleClient {
     /// The next one on a socket that was passed by socket activation.
     Next(Listener),
     /// Standard input is its socket: then both directions go through it.
@@ -50,10 +50,10 @@ impl Single {
         if let Some(BoundListener { listener, tls, .. }) =
             listen::inherited(asked).await?.into_iter().next()
         {
-            return Ok(Self { way: Way::Next(listener), tls });
+            return Ok(Self { way: SingleClient::Next(listener), tls });
         }
-        let way = stdin_socket()?.unwrap_or(Way::Pipes);
-        let tls = asked.mode(matches!(way, Way::Tcp(_)));
+        let way = stdin_socket()?.unwrap_or(SingleClient::Pipes);
+        let tls = asked.mode(matches!(way, SingleClient::Tcp(_)));
         Ok(Self { way, tls })
     }
 
@@ -74,18 +74,18 @@ impl Single {
         let stop = async move { signals.stop().await };
         let tls = security.tls(self.tls)?;
         match self.way {
-            Way::Next(listener) => {
+            SingleClient::Next(listener) => {
                 server.serve_next(security.secure(listener, self.tls)?, stop).await?;
             }
-            Way::Unix(stream) => {
+            SingleClient::Unix(stream) => {
                 let peer = unix_peer(&stream)?;
                 one(&server, stream, peer, tls, stop).await?;
             }
-            Way::Tcp(stream) => {
+            SingleClient::Tcp(stream) => {
                 let from = stream.peer_addr().map_err(|e| Error::io("standard input", e))?;
                 one(&server, stream, Peer::tcp(from), tls, stop).await?;
             }
-            Way::Pipes => {
+            SingleClient::Pipes => {
                 let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
                 one(&server, stream, Peer::stdio(), tls, stop).await?;
             }
@@ -122,18 +122,18 @@ fn unix_peer(stream: &UnixStream) -> Result<Peer> {
 }
 
 /// Standard input, when it is a socket.
-fn stdin_socket() -> Result<Option<Way>> {
+fn stdin_socket() -> Result<Option<SingleClient>> {
     let stdin = std::io::stdin();
     let Ok(family) = rustix::net::sockopt::socket_domain(&stdin) else { return Ok(None) };
     let io = |e| Error::io("standard input", e);
     let socket = stdin.as_fd().try_clone_to_owned().map_err(io)?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|e| io(e.into()))?;
     match family {
-        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(Way::Unix),
+        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(SingleClient::Unix),
         AddressFamily::INET | AddressFamily::INET6 => {
             let stream = std::net::TcpStream::from(socket);
             let _ = stream.set_nodelay(true); // an answer must not wait for the next one
-            TcpStream::from_std(stream).map(Way::Tcp)
+            TcpStream::from_std(stream).map(SingleClient::Tcp)
         }
         _ => return Err(Error::invalid("standard input is a socket of another family")),
     }

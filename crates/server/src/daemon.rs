@@ -33,7 +33,7 @@ use block::lock::LockFile;
 use block::{Error, Result};
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Server;
-use nbd::server::Passed;
+use nbd::server::PassedConnection;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -123,7 +123,7 @@ enum StopReason {
 /// What a server takes before it serves: from the one that it follows, or for itself.
 struct Takeover {
     prepared: PreparedServer,
-    clients: Vec<Passed>,
+    clients: Vec<PassedConnection>,
     lock: LockFile,
     shadows: Option<Shadows>,
     iscsi: Option<iscsi::BoundIscsi>,
@@ -539,7 +539,7 @@ fn announce(server: &mut Changeable, peers: Option<SocketAddr>, stop: &Switch) {
 /// The failure, where there are no such clients.
 fn unless_clients_go_on<T>(
     made: Result<T>,
-    clients: &[Passed],
+    clients: &[PassedConnection],
     without: &str,
 ) -> Result<Option<T>> {
     match made {

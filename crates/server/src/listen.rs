@@ -66,7 +66,7 @@ pub(crate) struct BoundListener {
 
 /// A socket of the server that this one follows.
 #[derive(Debug)]
-pub(crate) struct Had {
+pub(crate) struct InheritedListener {
     /// As [`BoundListener::asked`].
     pub(crate) asked: Option<String>,
     pub(crate) listener: Listener,
@@ -83,10 +83,10 @@ pub(crate) async fn bind(
     home: &Path,
     configured: &[ConfiguredListener],
     asked: &ListenOptions,
-    had: &mut Vec<Had>,
+    had: &mut Vec<InheritedListener>,
 ) -> Result<Vec<BoundListener>> {
     let mut bound = inherited(asked).await?;
-    for Had { listener, .. } in had.extract_if(.., |had| had.asked.is_none()) {
+    for InheritedListener { listener, .. } in had.extract_if(.., |had| had.asked.is_none()) {
         bound.push(secure(listener, asked).await?);
     }
     for WantedListener { asked: text, address, tls } in

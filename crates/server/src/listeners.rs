@@ -1,12 +1,12 @@
 //! The NBD listeners of a running server: opened, closed and moved while clients go on.
 
-use super::listen::{self, BoundListener, Had, ListenOptions, WantedListener};
+use super::listen::{self, BoundListener, InheritedListener, ListenOptions, WantedListener};
 use super::reserve::Reserve;
 use super::returning::Returning;
 use super::security::{Security, UnappliedSecurity};
 use block::{Error, ErrorKind, Result};
 use engine::config::place::TlsMode;
-use nbd::server::{DEFAULT_BACKLOG, Passed, Passing, Phase};
+use nbd::server::{DEFAULT_BACKLOG, PassedConnection, Passing, Phase};
 use nbd::{Listener, Server};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct Listeners {
     /// What each task listens to; also those whose listener is closed and who still have clients.
     phases: HashMap<Id, watch::Sender<Phase>>,
     passing: Passing,
-    passed: mpsc::UnboundedReceiver<Passed>,
+    passed: mpsc::UnboundedReceiver<PassedConnection>,
     returning: Arc<Returning>,
     /// Whether clients that were passed have their disks again.
     attached: watch::Receiver<bool>,
@@ -90,7 +90,7 @@ impl Listeners {
         bound: Vec<BoundListener>,
         security: &Security,
         returning: &Arc<Returning>,
-        passed: Vec<Passed>,
+        passed: Vec<PassedConnection>,
     ) -> Result<Self> {
         let (passing, from_passing) = mpsc::unbounded_channel();
         let mut listeners = Self {
@@ -113,7 +113,7 @@ impl Listeners {
     }
 
     /// Goes on with clients that were passed.
-    fn go_on(&mut self, passed: Vec<Passed>) {
+    fn go_on(&mut self, passed: Vec<PassedConnection>) {
         if passed.is_empty() {
             return;
         }
@@ -374,7 +374,7 @@ impl Listeners {
     /// Takes every client at a moment when nothing is in flight, to be gone on with by another
     /// server or by [`resume`](Self::resume). Those whose disk has not answered after `patience` are
     /// stopped. What is encrypted is carried from here on, whoever goes on with it.
-    pub(crate) async fn interrupt(&mut self, patience: Duration) -> Vec<Passed> {
+    pub(crate) async fn interrupt(&mut self, patience: Duration) -> Vec<PassedConnection> {
         let (passing, from_passing) = mpsc::unbounded_channel();
         self.passing = passing;
         let mut passed = std::mem::replace(&mut self.passed, from_passing);
@@ -398,9 +398,14 @@ impl Listeners {
 
     /// Undoes [`interrupt`](Self::interrupt). `shared` are the listeners that a successor was to have:
     /// so nothing is opened here that could fail for want of descriptors.
-    pub(crate) fn resume(&mut self, passed: Vec<Passed>, shared: Vec<Had>, security: &Security) {
+    pub(crate) fn resume(
+        &mut self,
+        passed: Vec<PassedConnection>,
+        shared: Vec<InheritedListener>,
+        security: &Security,
+    ) {
         self.go_on(passed);
-        for (open, Had { listener: served, .. }) in
+        for (open, InheritedListener { listener: served, .. }) in
             std::mem::take(&mut self.open).into_iter().zip(shared)
         {
             let OpenListener { asked, tls, listener, .. } = open;
@@ -418,9 +423,9 @@ impl Listeners {
     ///
     /// # Errors
     /// When there are too many open files.
-    pub(crate) fn share(&self) -> Result<Vec<Had>> {
+    pub(crate) fn share(&self) -> Result<Vec<InheritedListener>> {
         let share = |open: &OpenListener| {
-            Ok(Had { asked: open.asked.clone(), listener: open.listener.share()? })
+            Ok(InheritedListener { asked: open.asked.clone(), listener: open.listener.share()? })
         };
         self.open.iter().map(share).collect()
     }

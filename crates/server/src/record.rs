@@ -1,7 +1,7 @@
 //! Recording what clients ask: exports whose sessions note every request, and the task that writes
 //! the trace beside them. A fault of the recording ends it, never a client.
 
-use super::recordings::{Out, RecordingDirectory, RecordingTarget};
+use super::recordings::{RecordingDirectory, RecordingFile, RecordingTarget};
 use async_trait::async_trait;
 use block::{Error, Result, offload};
 use engine::config::Config;
@@ -123,7 +123,7 @@ impl Recording {
 
 /// A trace being written.
 struct Writing {
-    collector: Collector<Out>,
+    collector: Collector<RecordingFile>,
     place: RecordingTarget,
     /// Requests and bytes of the files before.
     before: (u64, u64),

@@ -7,7 +7,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// What a recording is written to.
-pub(super) type Out = BufWriter<File>;
+pub(super) type RecordingFile = BufWriter<File>;
 
 /// Where a recording goes.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl RecordingTarget {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file.
-    pub(super) fn first(&mut self) -> Result<(Out, PathBuf)> {
+    pub(super) fn first(&mut self) -> Result<(RecordingFile, PathBuf)> {
         match self {
             Self::File(path) => Ok((create(path)?, path.clone())),
             Self::Directory(directory) => directory.file(),
@@ -34,7 +34,7 @@ impl RecordingTarget {
     ///
     /// # Errors
     /// [`NoSpace`](block::ErrorKind::NoSpace) when there is to be only one; as [`first`](Self::first).
-    pub(super) fn next(&mut self) -> Result<(Out, PathBuf)> {
+    pub(super) fn next(&mut self) -> Result<(RecordingFile, PathBuf)> {
         match self {
             Self::File(path) => Err(Error::no_space(format!(
                 "{}: the trace has reached its limit; move it away and record again, or set \
@@ -71,7 +71,7 @@ impl RecordingDirectory {
     }
 
     /// The next file, for which the oldest ones make room.
-    fn file(&mut self) -> Result<(Out, PathBuf)> {
+    fn file(&mut self) -> Result<(RecordingFile, PathBuf)> {
         let path = self.dir.join(format!("{}-{:06}.sjt", self.name, self.number));
         let out = create(&path)?;
         self.number += 1;
@@ -91,7 +91,7 @@ impl RecordingDirectory {
     }
 }
 
-fn create(path: &Path) -> Result<Out> {
+fn create(path: &Path) -> Result<RecordingFile> {
     let file = File::options().write(true).create_new(true).open(path);
     let file = file.map_err(|e| Error::io(path.display(), e))?;
     Ok(BufWriter::with_capacity(256 << 10, file))

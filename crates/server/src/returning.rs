@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use block::Result;
-use nbd::server::Passed;
+use nbd::server::PassedConnection;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) struct Returning {
 }
 
 /// A passed connection's way back to its export, whatever comes of it.
-struct Way<'a>(&'a Returning, &'a str, &'a Peer);
+struct ReturnGuard<'a>(&'a Returning, &'a str, &'a Peer);
 
-impl Drop for Way<'_> {
+impl Drop for ReturnGuard<'_> {
     fn drop(&mut self) {
         let Self(returning, name, peer) = self;
         returning.expected.send_if_modified(|expected| {
@@ -46,9 +46,9 @@ impl Returning {
     }
 
     /// These clients are about to return.
-    pub(crate) fn expect(&self, passed: &[Passed]) {
+    pub(crate) fn expect(&self, passed: &[PassedConnection]) {
         self.expected.send_modify(|expected| {
-            for Passed { session, .. } in passed {
+            for PassedConnection { session, .. } in passed {
                 expected.entry(session.export.clone()).or_default().push(session.peer.clone());
             }
         });
@@ -84,7 +84,7 @@ impl Exports for Returning {
                 self.turn(name, peer).await;
                 None
             }
-            Purpose::Resume => Some(Way(self, name, peer)),
+            Purpose::Resume => Some(ReturnGuard(self, name, peer)),
         };
         self.inner.open(name, peer, purpose).await
     }
@@ -94,7 +94,7 @@ impl Exports for Returning {
 mod tests {
     use super::*;
     use block::{Error, ErrorKind};
-    use nbd::server::{Interrupted, Rest};
+    use nbd::server::{ConnectionRemainder, Interrupted};
     use tokio::sync::Semaphore;
     use tokio::time::Instant;
 
@@ -121,7 +121,7 @@ mod tests {
     fn returning(count: usize) -> (Arc<Slow>, Returning) {
         let slow = Arc::new(Slow(Semaphore::new(0)));
         let returning = Returning::new(Arc::clone(&slow) as _);
-        let passed = |_| Passed {
+        let passed = |_| PassedConnection {
             stream: std::os::unix::net::UnixStream::pair().unwrap().0.into(),
             session: Interrupted {
                 peer: own(),
@@ -131,7 +131,7 @@ mod tests {
                 size: 512,
                 read_only: false,
                 reinstates: None,
-                rest: Rest::default(),
+                rest: ConnectionRemainder::default(),
             },
             carrier: None,
         };

@@ -3,7 +3,7 @@
 //! docs/cli.md and do not change.
 
 use super::signals::Switch;
-use disk::{Slow, Strain};
+use disk::{DiskHealth, Slow};
 use engine::Engine;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ struct Trouble {
 #[derive(Debug, Default)]
 struct StrainSnapshot {
     /// Of every open disk; nothing of one that nobody could look at.
-    disks: BTreeMap<String, Option<Strain>>,
+    disks: BTreeMap<String, Option<DiskHealth>>,
     store: Option<Slow>,
 }
 
@@ -285,7 +285,7 @@ mod tests {
             took: Duration::from_secs(seconds),
             under_way: seconds > 2,
         });
-        let strain = Strain { refused: refused.map(str::to_owned), slow };
+        let strain = DiskHealth { refused: refused.map(str::to_owned), slow };
         StrainSnapshot { disks: BTreeMap::from([("d".to_owned(), Some(strain))]), store: slow }
     }
 

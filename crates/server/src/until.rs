@@ -24,14 +24,14 @@ use std::time::Duration;
 
 /// What a server serves until it ends by itself.
 #[derive(Debug, Clone)]
-pub enum Until {
+pub enum ServeUntil {
     /// One client, on standard input and output or on a socket from `LISTEN_FDS`, until it leaves.
     OneClient,
     /// A shell command, which finds the export in its environment.
     Command(String),
 }
 
-impl Until {
+impl ServeUntil {
     /// Serves `exports`, of which `name` is the default one. Certificates are looked for in `home`,
     /// unless the command line says where they are.
     ///
@@ -63,12 +63,12 @@ impl Until {
 /// Serves a home for one client or one command.
 ///
 /// # Errors
-/// When the home cannot be opened; as [`Until::serve`]; when a disk could not be closed properly.
+/// When the home cannot be opened; as [`ServeUntil::serve`]; when a disk could not be closed properly.
 pub async fn serve_home(
     home: &Home,
     config: &Config,
     options: &ServerOptions,
-    until: &Until,
+    until: &ServeUntil,
 ) -> Result<ExitCode> {
     let shadows = match &options.borrow {
         Some(wanted) => Some(Shadows::borrow(wanted).await?),
@@ -107,7 +107,7 @@ pub async fn serve_file(
     home: &Home,
     config: &Config,
     options: &ServerOptions,
-    until: Option<&Until>,
+    until: Option<&ServeUntil>,
 ) -> Result<ExitCode> {
     let device = formats::open(path, opening).await?;
     let exports = FileExports::new(Arc::clone(&device), path);

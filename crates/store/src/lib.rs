@@ -129,6 +129,6 @@ pub use session::Session;
 pub use settings::Settings;
 pub use slots::{KeySlot, NewKey, SlotKind};
 pub use store::{OtherStore, Store};
-pub use stretch::Stretch;
+pub use stretch::CoalescedRead;
 pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 pub use world::{Clock, Entropy, World};

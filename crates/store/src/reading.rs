@@ -2,7 +2,7 @@
 
 use crate::heal;
 use crate::store::on_its_own;
-use crate::stretch::Stretch;
+use crate::stretch::CoalescedRead;
 use crate::{ChunkRef, Store};
 use block::Result;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ impl Store {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
     /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
-    pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
+    pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &CoalescedRead) -> Result<Bytes> {
         self.counted(at, heal::chunk(self, at, self.read_part(at, stretch))).await
     }
 
@@ -37,7 +37,11 @@ impl Store {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
     /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
-    pub async fn read_copy(&self, copy: &ChunkRef, stretch: Option<&Stretch>) -> Result<Bytes> {
+    pub async fn read_copy(
+        &self,
+        copy: &ChunkRef,
+        stretch: Option<&CoalescedRead>,
+    ) -> Result<Bytes> {
         let (reading, began) = (self.tally().read(), Instant::now());
         let plain = match stretch {
             Some(stretch) => self.read_part(copy, stretch).await?,
@@ -62,7 +66,7 @@ impl Store {
     }
 
     /// The chunk's plain bytes from the place that `at` names, out of a stretch where that brings them.
-    async fn read_part(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
+    async fn read_part(&self, at: &ChunkRef, stretch: &CoalescedRead) -> Result<Bytes> {
         match stretch.part(at).await {
             Some(stored) => match at.decode(self.settings(), stored?) {
                 Ok(plain) => Ok(on_its_own(at, plain)),

@@ -20,7 +20,7 @@ mod keyed;
 mod since;
 
 pub use keyed::{KeyedRecord, RefKey};
-use since::{Began, Over};
+use since::{Began, PreviousRecord};
 
 const MAGIC: &str = "sojourn-ref";
 const VERSION: u64 = 1;
@@ -249,8 +249,8 @@ impl Refs {
         let (sequence, over) = match self.newest(kind, name).await? {
             Some(RefDocument { body: Some(_), .. }) => return Err(taken()),
             // Removals are forgotten in the end: then another creator begins at 1.
-            Some(removed) => (removed.sequence + 1, Over::Removal),
-            None => (1, Over::Record),
+            Some(removed) => (removed.sequence + 1, PreviousRecord::Removal),
+            None => (1, PreviousRecord::Record),
         };
         self.write(kind, name, sequence, Some(body), (began, over))
             .await?
@@ -303,7 +303,7 @@ impl Refs {
             _ => return Err(Error::not_found(format!("{kind} {name:?} does not exist"))),
         }
         let sequence = expected + 1;
-        let since = (began, Over::Record);
+        let since = (began, PreviousRecord::Record);
         self.write(kind, name, sequence, body, since).await?.ok_or_else(|| moved(sequence))
     }
 
@@ -318,7 +318,7 @@ impl Refs {
         before: u64,
         body: RefBody,
     ) -> Result<RefRecord> {
-        let since = (Began::now(&self.store), Over::Record);
+        let since = (Began::now(&self.store), PreviousRecord::Record);
         let written = self.write(kind, name, before + 1, Some(body), since).await?;
         written.and_then(RefDocument::into_record).ok_or_else(|| {
             Error::conflict(format!("{kind} {name:?} was changed by somebody else; try again"))
@@ -349,7 +349,7 @@ impl Refs {
         name: &str,
         sequence: u64,
         body: Option<RefBody>,
-        since: (Began, Over),
+        since: (Began, PreviousRecord),
     ) -> Result<Option<RefDocument>> {
         let world = self.store.world();
         // One id for each attempt: two tasks of one process must not take each other's record for
@@ -371,7 +371,7 @@ impl Refs {
             Created::Theirs => return Ok(None),
         }
         let (began, over) = since;
-        if matches!(over, Over::Record) && !began.is_long_ago(&self.store) {
+        if matches!(over, PreviousRecord::Record) && !began.is_long_ago(&self.store) {
             return Ok(Some(document));
         }
         if self.follows(kind, name, sequence).await? {

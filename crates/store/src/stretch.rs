@@ -22,7 +22,7 @@ type Read = (Result<Vec<Bytes>>, Duration);
 ///
 /// Nothing is asked of the store before somebody waits for a chunk of it. Whoever waits drives the
 /// read; it ends when all of them go away.
-pub struct Stretch {
+pub struct CoalescedRead {
     pack: PackId,
     /// Offset and length of each chunk in the pack, in order.
     places: Vec<(u32, u32)>,
@@ -32,7 +32,7 @@ pub struct Stretch {
 impl Store {
     /// Those of `chunks` that lie in the same pack as the first, to be read together. How much that
     /// is, and how far apart they lie, is up to the caller.
-    pub fn stretch(&self, chunks: &[ChunkRef]) -> Stretch {
+    pub fn stretch(&self, chunks: &[ChunkRef]) -> CoalescedRead {
         let pack = chunks.first().map_or(PackId([0; 32]), |at| at.pack);
         let inside = chunks.iter().filter(|at| at.pack == pack);
         let mut places: Vec<_> = inside.map(|at| (at.offset, at.stored)).collect();
@@ -47,11 +47,11 @@ impl Store {
             let parts = objects::get_ranges(&*backend, &path, &ranges).await;
             Arc::new((parts, began.elapsed()))
         };
-        Stretch { pack, places, read: read.boxed().shared() }
+        CoalescedRead { pack, places, read: read.boxed().shared() }
     }
 }
 
-impl Stretch {
+impl CoalescedRead {
     /// What the pack holds for a chunk; `None` when the chunk has to be read alone.
     pub(crate) async fn part(&self, at: &ChunkRef) -> Option<Result<Bytes>> {
         let place = (at.pack == self.pack).then_some((at.offset, at.stored))?;
@@ -71,7 +71,7 @@ impl Stretch {
     }
 }
 
-impl fmt::Debug for Stretch {
+impl fmt::Debug for CoalescedRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stretch({} chunks of packs/{})", self.places.len(), self.pack)
     }

@@ -77,7 +77,7 @@ impl<S: Source> Interleaved<S> {
 
 /// What of several traces is one and the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Same {
+pub struct MergeOptions {
     /// Disks of the same name are the same; so are all that have none. Otherwise each trace has its
     /// own.
     pub disks: bool,
@@ -124,7 +124,7 @@ pub struct Merged {
     inner: Interleaved<Box<dyn Source + Send>>,
     header: Header,
     names: Vec<String>,
-    same: Same,
+    same: MergeOptions,
     /// The numbers that each trace's clients and disks got.
     clients: Vec<Vec<Option<u32>>>,
     disks: Vec<Vec<Option<u32>>>,
@@ -142,7 +142,7 @@ impl Merged {
     /// [`Invalid`](block::ErrorKind::Invalid) for a trace that does not know its length ahead.
     pub fn in_proportion(
         traces: Vec<(String, Box<dyn Source + Send>)>,
-        same: Same,
+        same: MergeOptions,
     ) -> Result<Self> {
         let even = |(name, source): (String, Box<dyn Source + Send>)| {
             let Some(many) = source.header().requests else {
@@ -166,7 +166,10 @@ impl Merged {
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a trace that does not know when it began, or has no
     /// times.
-    pub fn by_clock(traces: Vec<(String, Box<dyn Source + Send>)>, same: Same) -> Result<Self> {
+    pub fn by_clock(
+        traces: Vec<(String, Box<dyn Source + Send>)>,
+        same: MergeOptions,
+    ) -> Result<Self> {
         for (name, source) in &traces {
             let header = source.header();
             if header.start == 0 || !header.times {
@@ -189,7 +192,7 @@ impl Merged {
     }
 
     /// Traces with their names, which tell clients apart, by their times, as if all began together.
-    pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: Same) -> Self {
+    pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: MergeOptions) -> Self {
         let all = |wanted: fn(&Header) -> bool| traces.iter().all(|(_, s)| wanted(s.header()));
         let any = |wanted: fn(&Header) -> bool| traces.iter().any(|(_, s)| wanted(s.header()));
         let mut header = Header {

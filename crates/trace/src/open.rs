@@ -55,11 +55,15 @@ pub fn open(path: &Path, options: &OpenTraceOptions) -> Result<Box<dyn Source + 
         // What is no file cannot be read twice.
         let once = input.compressed || !path.metadata().is_ok_and(|m| m.is_file());
         let source: Box<dyn Source + Send> = match once {
-            true => Box::new(Begun::new(NativeReader::stream(input.reader, named)?)),
+            true => Box::new(PeekedSource::new(NativeReader::stream(input.reader, named)?)),
             false => {
                 let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
                 let buffered = BufReader::with_capacity(BUFFER, file);
-                Box::new(Begun::new(NativeReader::file(buffered, named, options.times.clone())?))
+                Box::new(PeekedSource::new(NativeReader::file(
+                    buffered,
+                    named,
+                    options.times.clone(),
+                )?))
             }
         };
         return Ok(shifted(source, options.shift));
@@ -80,7 +84,7 @@ pub fn read(
     let input = input::of(input).map_err(|e| Error::io(name, e))?;
     let named = PathBuf::from(name);
     if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
-        let source = Begun::new(NativeReader::stream(input.reader, named)?);
+        let source = PeekedSource::new(NativeReader::stream(input.reader, named)?);
         return Ok(shifted(Box::new(source), options.shift));
     }
     from_input(input, named, options)
@@ -135,18 +139,18 @@ fn from_input(
     };
     match options.sort {
         true => sort::sorted(source),
-        false => Ok(Box::new(Begun::new(source))),
+        false => Ok(Box::new(PeekedSource::new(source))),
     }
 }
 
 /// A source whose first batch was read ahead: what a header says of times, operations and latencies is
 /// known of many formats only then, and in our own what disks were made from.
-pub struct Begun<S> {
+pub struct PeekedSource<S> {
     source: S,
     first: Option<Result<Vec<Request>>>,
 }
 
-impl<S: Source> Begun<S> {
+impl<S: Source> PeekedSource<S> {
     /// Reads the first batch; what is wrong with it is told when it is read again.
     pub fn new(mut source: S) -> Self {
         let mut batch = Vec::new();
@@ -160,7 +164,7 @@ impl<S: Source> Begun<S> {
     }
 }
 
-impl<S: Source> Source for Begun<S> {
+impl<S: Source> Source for PeekedSource<S> {
     fn header(&self) -> &Header {
         self.source.header()
     }

@@ -50,7 +50,7 @@ mod xts;
 pub use disk::HostDisk;
 pub use key::DiskKey;
 pub use layout::{Layout, Lent};
-pub use live::{GiveBack, Given, Live};
+pub use live::{GiveBack, GivenBack, Live};
 pub use loan::{Claim, Loan};
 pub use machine::Sleeper;
 pub use member::Member;

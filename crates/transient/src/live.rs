@@ -38,7 +38,7 @@ pub enum GiveBack {
 
 /// What was given back, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct GivenBack {
     /// Room that held nothing.
     pub unwritten: u64,
     /// Room that held data, which is lost.
@@ -110,8 +110,8 @@ impl Live {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn keep_floor(&self) -> Result<Given> {
-        let mut given = Given::default();
+    pub fn keep_floor(&self) -> Result<GivenBack> {
+        let mut given = GivenBack::default();
         let mut short = self.short(0)?;
         for data in [false, true] {
             if data && self.policy == GiveBack::Unwritten {

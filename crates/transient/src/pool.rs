@@ -101,7 +101,7 @@ impl Pool {
             }
         };
         if used_before {
-            let unclean = Back { pool: self, cell: Some(cell) };
+            let unclean = CellGuard { pool: self, cell: Some(cell) };
             let mode = ZeroMode { may_punch: true, only_if_fast: false };
             self.disk.zero(span_of(cell), mode, Durability::Buffered).await?;
             unclean.keep();
@@ -111,18 +111,18 @@ impl Pool {
 }
 
 /// Gives a cell back when zeroing it failed or was given up.
-struct Back<'a> {
+struct CellGuard<'a> {
     pool: &'a Pool,
     cell: Option<u32>,
 }
 
-impl Back<'_> {
+impl CellGuard<'_> {
     fn keep(mut self) {
         self.cell = None;
     }
 }
 
-impl Drop for Back<'_> {
+impl Drop for CellGuard<'_> {
     fn drop(&mut self) {
         self.pool.cells.lock().back.extend(self.cell);
     }

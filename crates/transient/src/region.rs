@@ -41,25 +41,25 @@ impl<T> Region<T> {
     }
 
     /// Waits until nobody else reads with the lock or writes.
-    pub(crate) async fn alone(&self) -> Alone<'_, T> {
-        Alone::new(&self.writes, self.inside.write().await)
+    pub(crate) async fn alone(&self) -> WriteGuard<'_, T> {
+        WriteGuard::new(&self.writes, self.inside.write().await)
     }
 
     /// The same, if it can be had at once.
     #[inline]
-    pub(crate) fn try_alone(&self) -> Option<Alone<'_, T>> {
-        Some(Alone::new(&self.writes, self.inside.try_write().ok()?))
+    pub(crate) fn try_alone(&self) -> Option<WriteGuard<'_, T>> {
+        Some(WriteGuard::new(&self.writes, self.inside.try_write().ok()?))
     }
 }
 
 /// The right to write in a region, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Alone<'a, T> {
+pub(crate) struct WriteGuard<'a, T> {
     writes: &'a AtomicU64,
     inside: RwLockWriteGuard<'a, T>,
 }
 
-impl<'a, T> Alone<'a, T> {
+impl<'a, T> WriteGuard<'a, T> {
     #[inline]
     fn new(writes: &'a AtomicU64, inside: RwLockWriteGuard<'a, T>) -> Self {
         // The lock's holder is the only one who changes the count.
@@ -70,7 +70,7 @@ impl<'a, T> Alone<'a, T> {
     }
 }
 
-impl<T> Drop for Alone<'_, T> {
+impl<T> Drop for WriteGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // Before the lock is given up, which happens after this.
@@ -78,14 +78,14 @@ impl<T> Drop for Alone<'_, T> {
     }
 }
 
-impl<T> Deref for Alone<'_, T> {
+impl<T> Deref for WriteGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.inside
     }
 }
 
-impl<T> DerefMut for Alone<'_, T> {
+impl<T> DerefMut for WriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.inside
     }

@@ -88,7 +88,7 @@ impl RunningRing {
 }
 
 /// A request in flight that waits for the device.
-struct Begun {
+struct PendingRequest {
     chain: Chain,
     began: Option<Instant>,
     held: u64,
@@ -131,7 +131,7 @@ struct Ring {
     spare: Vec<Chain>,
     room: ReadBuffer,
     /// By their heads.
-    pending: Vec<Option<Begun>>,
+    pending: Vec<Option<PendingRequest>>,
     waiting: usize,
     held: u64,
     done: Vec<Completion>,
@@ -454,7 +454,7 @@ impl Ring {
             | AwaitedOperation::Discard(..)
             | AwaitedOperation::Zero(..) => 0,
         };
-        self.pending[usize::from(head)] = Some(Begun { chain, began, held });
+        self.pending[usize::from(head)] = Some(PendingRequest { chain, began, held });
         self.waiting += 1;
         self.held += held;
         let (device, mailbox) = (Arc::clone(&self.device), Arc::clone(&self.mailbox));
@@ -466,7 +466,9 @@ impl Ring {
         let mut done = std::mem::take(&mut self.done);
         self.mailbox.take_done(&mut done);
         for Completion { head, outcome } in done.drain(..) {
-            let Some(Begun { chain, began, held }) = self.pending[usize::from(head)].take() else {
+            let Some(PendingRequest { chain, began, held }) =
+                self.pending[usize::from(head)].take()
+            else {
                 continue;
             };
             self.waiting -= 1;

@@ -49,7 +49,7 @@ impl Guarded {
     #[inline]
     pub fn access<T>(&self, work: impl FnOnce() -> T) -> T {
         USED.with(|used| {
-            let _back = Back { used, outer: used.load(Ordering::Relaxed) };
+            let _back = RestoreGuard { used, outer: used.load(Ordering::Relaxed) };
             used.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
             // The handler runs on this thread: the order in which it sees things is the compiler's.
             compiler_fence(Ordering::SeqCst);
@@ -82,12 +82,12 @@ impl Guarded {
 }
 
 /// Puts back what a thread used before, also when it panics.
-struct Back<'a> {
+struct RestoreGuard<'a> {
     used: &'a AtomicPtr<Guarded>,
     outer: *mut Guarded,
 }
 
-impl Drop for Back<'_> {
+impl Drop for RestoreGuard<'_> {
     fn drop(&mut self) {
         self.used.store(self.outer, Ordering::Relaxed);
     }

@@ -46,7 +46,7 @@ pub(super) struct RingRead {
 }
 
 /// What an operation gives: its bytes, and the result as the kernel tells it.
-pub(super) type Landed = (Vec<u8>, i32);
+pub(super) type ReadResult = (Vec<u8>, i32);
 
 enum OperationSlot {
     Free,
@@ -56,7 +56,7 @@ enum OperationSlot {
         /// Nobody waits for it.
         abandoned: bool,
     },
-    Landed(Landed),
+    Landed(ReadResult),
 }
 
 /// A submission queue.
@@ -258,9 +258,9 @@ pub(super) struct PendingRead<'a> {
 
 impl Future for PendingRead<'_> {
     /// `None` when nobody will complete it.
-    type Output = Option<Landed>;
+    type Output = Option<ReadResult>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Landed>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
         let queue = self.queue;
         let mut slot = queue.slots[self.index as usize].lock();
         if let OperationSlot::Flying { waker, .. } = &mut *slot {

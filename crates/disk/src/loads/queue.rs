@@ -16,7 +16,7 @@ use objects::GAP;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{ChunkId, ChunkRef, PackId, Stretch};
+use store::{ChunkId, ChunkRef, CoalescedRead, PackId};
 use tokio::sync::Semaphore;
 
 /// What a request costs beside its bytes, in bytes: a disk of 80 MB/s moves so many in 0.8 ms.
@@ -93,7 +93,7 @@ enum LoadPhase {
 pub(super) struct Together {
     pub(super) chunks: Vec<ChunkRef>,
     /// What reads them, from when the first of those who wait for one begins.
-    pub(super) stretch: OnceLock<Stretch>,
+    pub(super) stretch: OnceLock<CoalescedRead>,
 }
 
 /// One request to the store, of one chunk or of some that lie near each other.

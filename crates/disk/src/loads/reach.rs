@@ -5,7 +5,7 @@
 //! halved when they take twice that. What a request takes before its first byte does not count: it
 //! would be no less for a short one.
 
-use objects::Trip;
+use objects::RoundTrip;
 use std::time::Duration;
 
 /// The longest request that is made of several chunks, in bytes.
@@ -21,12 +21,12 @@ const PATIENCE: Duration = Duration::from_millis(15);
 #[derive(Debug, PartialEq)]
 pub(super) struct Reach {
     most: u64,
-    trip: Trip,
+    trip: RoundTrip,
 }
 
 impl Reach {
     pub(super) fn new() -> Self {
-        Self { most: BEGIN, trip: Trip::default() }
+        Self { most: BEGIN, trip: RoundTrip::default() }
     }
 
     /// Bytes that a request may have.

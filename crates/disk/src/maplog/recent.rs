@@ -48,14 +48,14 @@ const MOST_MAPPED: u64 = 1 << 30;
 
 /// A record of a log: notes count beside a log that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ground {
+pub(super) struct LogPosition {
     /// The number of the log's file.
     pub(super) file: u64,
     pub(super) sequence: u64,
     pub(super) chain: u32,
 }
 
-impl Ground {
+impl LogPosition {
     pub(super) fn at(file: u64, slot: &CheckpointSlot) -> Self {
         Self { file, sequence: slot.sequence, chain: slot.chain }
     }
@@ -98,7 +98,7 @@ enum Mapped {
 /// The notes as one of several writers has them at hand, so that those who note different groups share
 /// no memory that changes. Its owner keeps it under a lock.
 #[derive(Debug, Default)]
-pub(crate) struct Hand(Option<Arc<NotesFile>>);
+pub(crate) struct NotesHandle(Option<Arc<NotesFile>>);
 
 impl NotesFile {
     fn new(file: RandomFile, seed: u32) -> Self {
@@ -143,7 +143,7 @@ pub(crate) struct Notes {
     /// The page cache that has what they speak of. Where nobody can tell, nothing is noted.
     memory: Option<PageCacheId>,
     /// Beside which logs they count: the one that is there, and the one that is to take its place.
-    grounds: Mutex<[Option<Ground>; 2]>,
+    grounds: Mutex<[Option<LogPosition>; 2]>,
     /// Nothing while there is no file.
     file: Mutex<Option<Arc<NotesFile>>>,
     /// Bytes noted since the file was made, up to the last flush.
@@ -185,7 +185,7 @@ impl Notes {
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) when a newer build noted something, which may count; those of
     /// the file system: what cannot be read now may count all the same.
-    pub(super) fn look(&self) -> Result<Vec<Ground>> {
+    pub(super) fn look(&self) -> Result<Vec<LogPosition>> {
         let Some(memory) = &self.memory else { return Ok(Vec::new()) };
         let Some(file) = open(&self.path)? else { return Ok(Vec::new()) };
         let mut bytes = [0; GROUNDS[1] + GROUND];
@@ -195,7 +195,7 @@ impl Notes {
             return self.must_not_be_newer(&bytes).map(|()| Vec::new());
         }
         let seed = u32_at(&header, HEADER - 4);
-        let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
+        let grounds = GROUNDS.iter().filter_map(|at| LogPosition::decode(&bytes[*at..], seed));
         *self.file.lock() = Some(Arc::new(NotesFile::new(file, seed)));
         Ok(grounds.collect())
     }
@@ -264,7 +264,7 @@ impl Notes {
     ///
     /// # Errors
     /// Those of the file system; the next process may have either the old words or the new ones then.
-    pub(crate) fn put(&self, hand: &mut Hand, first: u64, words: &[u64]) -> Result<()> {
+    pub(crate) fn put(&self, hand: &mut NotesHandle, first: u64, words: &[u64]) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let at = ENTRIES + first * ENTRY as u64;
         let end = at + (words.len() * ENTRY) as u64;
@@ -306,17 +306,17 @@ impl Notes {
     }
 
     /// From now on they count beside a log that has this record, and no other.
-    pub(super) fn stand_on(&self, ground: Ground) -> Result<()> {
+    pub(super) fn stand_on(&self, ground: LogPosition) -> Result<()> {
         self.stand([Some(ground), None])
     }
 
     /// From now on they count beside this log, too, which is about to take the place of the other.
-    pub(super) fn stand_also_on(&self, ground: Ground) -> Result<()> {
+    pub(super) fn stand_also_on(&self, ground: LogPosition) -> Result<()> {
         let now = self.grounds.lock()[0];
         self.stand([now, Some(ground)])
     }
 
-    fn stand(&self, grounds: [Option<Ground>; 2]) -> Result<()> {
+    fn stand(&self, grounds: [Option<LogPosition>; 2]) -> Result<()> {
         let slot = self.file.lock();
         let mut now = self.grounds.lock();
         *now = grounds;
@@ -343,10 +343,10 @@ impl Notes {
 
     /// Removes them: the log says all that they said, or nobody can vouch for it. `hands` are all that
     /// there are.
-    pub(crate) fn forget<'a>(&self, hands: impl IntoIterator<Item = &'a mut Hand>) {
+    pub(crate) fn forget<'a>(&self, hands: impl IntoIterator<Item = &'a mut NotesHandle>) {
         let mut slot = self.file.lock();
         *slot = None;
-        hands.into_iter().for_each(|hand| *hand = Hand::default());
+        hands.into_iter().for_each(|hand| *hand = NotesHandle::default());
         match self.path.remove_synced() {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 // The log has what they say; older than it they never are.

@@ -224,8 +224,8 @@ fn noted_sample(dir: &tempfile::TempDir) -> (MapLog, FsPath, Map) {
     let path = FsPath::from(dir.path().join("0001.map"));
     let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
     append(&mut log, &[(2, 1)]);
-    log.notes().put(&mut Hand::default(), 3, &[1, PRIVATE]).unwrap();
-    log.notes().put(&mut Hand::default(), 2, &[5, ZERO]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 3, &[1, PRIVATE]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 2, &[5, ZERO]).unwrap();
     (log, path, Map::from([(2, 5), (3, ZERO), (4, PRIVATE)]))
 }
 
@@ -303,11 +303,11 @@ fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_ot
     let (mut log, _) = open(&path).unwrap();
     // While it is open, no other file gets its number.
     let _replaced = std::fs::File::open(&path).unwrap();
-    log.notes().put(&mut Hand::default(), 2, &[5, ZERO, PRIVATE]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 2, &[5, ZERO, PRIVATE]).unwrap();
     let (old, before) = (std::fs::read(&path).unwrap(), std::fs::read(&notes).unwrap());
     log.checkpoint([(1, PRIVATE)]).unwrap();
     assert_eq!(noted(&path).unwrap(), expected);
-    log.notes().put(&mut Hand::default(), 7, &[1]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 7, &[1]).unwrap();
     expected.insert(7, 1);
     drop(log);
     assert_eq!(noted(&path).unwrap(), expected);
@@ -330,8 +330,8 @@ fn notes_go_on_by_system_calls_when_the_file_cannot_take_a_store() {
     let length = notes.metadata().unwrap().len();
     // The pages are gone, as when a file system is full: a store into them faults.
     notes.set_len(4096 + 5 * 16).unwrap();
-    log.notes().put(&mut Hand::default(), 600, &[PRIVATE, 5]).unwrap();
-    log.notes().put(&mut Hand::default(), 4, &[ZERO]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 600, &[PRIVATE, 5]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 4, &[ZERO]).unwrap();
     expected.extend([(600, PRIVATE), (601, 5), (4, ZERO)]);
     drop(log);
     assert_eq!(noted(&path).unwrap(), expected);
@@ -342,7 +342,7 @@ fn notes_go_on_by_system_calls_when_the_file_cannot_take_a_store() {
 fn hands_note_side_by_side_and_start_anew_when_the_notes_are_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path, mut expected) = noted_sample(&dir);
-    let (mut near, mut far) = (Hand::default(), Hand::default());
+    let (mut near, mut far) = (NotesHandle::default(), NotesHandle::default());
     log.notes().put(&mut near, 1, &[ZERO]).unwrap();
     // Farther than what `near` has mapped.
     log.notes().put(&mut far, 9000, &[PRIVATE]).unwrap();

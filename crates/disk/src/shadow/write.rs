@@ -6,13 +6,13 @@ use crate::stack::blocks_of;
 use block::{Attempt, BLOCK, Filling, Result, Span};
 
 /// The rest of a block that is written in part.
-struct Edge {
+struct PartialBlock {
     /// The stack from whose lower layers `bytes` were read.
     generation: Option<u64>,
     bytes: [u8; BLOCK as usize],
 }
 
-impl Edge {
+impl PartialBlock {
     const fn new() -> Self {
         Self { generation: None, bytes: [0; BLOCK as usize] }
     }
@@ -55,7 +55,7 @@ impl Inner {
     }
 
     /// Writes a part of one block; `Ok(false)` when `edge` does not hold what is needed for that.
-    fn put_part(&self, span: Span, data: &[u8], edge: &Edge) -> Result<bool> {
+    fn put_part(&self, span: Span, data: &[u8], edge: &PartialBlock) -> Result<bool> {
         let block = span.offset() / BLOCK;
         let region = self.region(span.offset());
         {
@@ -94,7 +94,7 @@ impl Inner {
     }
 
     /// Reads into `edge` what is below the block of `part`, if that is needed and can be had now.
-    fn try_edge(&self, part: Span, edge: &mut Edge) -> Result<Attempt> {
+    fn try_edge(&self, part: Span, edge: &mut PartialBlock) -> Result<Attempt> {
         let stack = self.stack.load();
         edge.generation = None;
         if stack.top().map.get(part.offset() / BLOCK) != BlockState::Below {
@@ -113,7 +113,7 @@ impl Inner {
     }
 
     pub(super) async fn write_part(&self, part: Span, data: &[u8]) -> Result<()> {
-        let mut edge = Box::new(Edge::new());
+        let mut edge = Box::new(PartialBlock::new());
         loop {
             if self.try_edge(part, &mut edge)? == Attempt::WouldWait {
                 let stack = self.stack.load_full();
@@ -134,7 +134,7 @@ impl Inner {
         data: &[u8],
         parts: &Parts,
     ) -> Result<Attempt> {
-        let mut edges = [Edge::new(), Edge::new()];
+        let mut edges = [PartialBlock::new(), PartialBlock::new()];
         let ends = [parts.head, parts.tail];
         for (part, edge) in ends.iter().zip(&mut edges) {
             if let Some(part) = part

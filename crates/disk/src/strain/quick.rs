@@ -1,7 +1,7 @@
 //! Writes that are done on the spot: they go into the system's memory, and wait all the same when that
 //! is full of what a slow file system has not taken yet. Measured without a lock.
 
-use super::{Over, Slow, SlowBound, WaitKind};
+use super::{FinishedWaits, Slow, SlowBound, WaitKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -51,8 +51,8 @@ impl Quick {
     }
 
     /// Those that are over since the last look, and the one that is under way for too long.
-    pub(super) fn look(&self) -> (Over, Option<Slow>) {
-        let over = Over {
+    pub(super) fn look(&self) -> (FinishedWaits, Option<Slow>) {
+        let over = FinishedWaits {
             all: self.all.swap(0, Relaxed),
             slow: self.slow.swap(0, Relaxed),
             longest: Duration::from_nanos(self.longest.swap(0, Relaxed)),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, Error, ErrorKind, Extent, Memory, Result, Span, ZeroMode};
 use cache::{Cache, Config, PolicyKind};
-use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Kept, Mode, Room};
+use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Mode, Room, RoomLayer};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::memory::InMemory;
@@ -255,7 +255,7 @@ impl Borrowed {
 }
 
 impl Room for Borrowed {
-    fn over(&self, base: Arc<dyn Device>) -> Result<Kept> {
+    fn over(&self, base: Arc<dyn Device>) -> Result<RoomLayer> {
         if base.size() > Self::LARGEST {
             return Err(Error::unsupported("too large for this room"));
         }
@@ -267,7 +267,7 @@ impl Room for Borrowed {
             let (first, _) = span.split_at((span.offset() / BLOCK + 1) * BLOCK);
             (first, looked_at.blocks.lock().contains_key(&(span.offset() / BLOCK)))
         });
-        Ok(Kept { device, bytes, held })
+        Ok(RoomLayer { device, bytes, held })
     }
 }
 

@@ -23,7 +23,7 @@ const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/li
 
 /// Where a path leads.
 #[derive(Debug, PartialEq, Eq)]
-enum Led {
+enum PathTarget {
     /// To this inode.
     Inode(u32),
     /// To nothing here; to this path once symbolic links were followed, perhaps of another file
@@ -69,17 +69,17 @@ impl<'a> ExtFiles<'a> {
     /// lead, if anywhere.
     pub(crate) fn is_suspended(&self, path: &str) -> Result<bool, Option<String>> {
         match self.find(path) {
-            Ok(Led::Inode(number)) => {
+            Ok(PathTarget::Inode(number)) => {
                 let head = self.content(number, swap::HEAD as u64);
                 Ok(head.is_ok_and(|head| swap::is_suspended(&head)))
             }
-            Ok(Led::Elsewhere(other)) if other != path => Err(Some(other)),
+            Ok(PathTarget::Elsewhere(other)) if other != path => Err(Some(other)),
             _ => Err(None),
         }
     }
 
     fn text(&self, path: &str) -> Option<String> {
-        let Ok(Led::Inode(number)) = self.find(path) else { return None };
+        let Ok(PathTarget::Inode(number)) = self.find(path) else { return None };
         let bytes = self.content(number, MAX_FILE).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -153,7 +153,7 @@ impl<'a> ExtFiles<'a> {
 
     fn names(&self, directory: &str) -> Result<Vec<String>, Refusal> {
         let mut names = Vec::new();
-        if let Led::Inode(number) = self.find(directory)? {
+        if let PathTarget::Inode(number) = self.find(directory)? {
             self.entries(number, |name, _| {
                 names.push(String::from_utf8_lossy(name).into_owned());
                 false
@@ -163,7 +163,7 @@ impl<'a> ExtFiles<'a> {
     }
 
     /// Follows a path and the symbolic links on it.
-    fn find(&self, path: &str) -> Result<Led, Refusal> {
+    fn find(&self, path: &str) -> Result<PathTarget, Refusal> {
         let split = |path: &str| -> Vec<String> {
             path.split('/')
                 .filter(|part| !part.is_empty() && *part != ".")
@@ -187,7 +187,7 @@ impl<'a> ExtFiles<'a> {
             let Some(number) = found else {
                 let names = trail.into_iter().map(|(name, _)| name).chain([name]).chain(left);
                 let path: String = names.map(|name| format!("/{name}")).collect();
-                return Ok(Led::Elsewhere(path));
+                return Ok(PathTarget::Elsewhere(path));
             };
             if !is_link(&self.raw(number)?) {
                 trail.push((name, number));
@@ -206,7 +206,7 @@ impl<'a> ExtFiles<'a> {
                 left.push_front(part);
             }
         }
-        Ok(Led::Inode(trail.last().map_or(ROOT, |(_, number)| *number)))
+        Ok(PathTarget::Inode(trail.last().map_or(ROOT, |(_, number)| *number)))
     }
 }
 

@@ -32,16 +32,16 @@ struct UploadLogFile {
     file: Option<File>,
     /// How much of the file was read.
     read: u64,
-    clients: HashMap<String, Brought>,
+    clients: HashMap<String, RecentUploads>,
 }
 
 #[derive(Default)]
-struct Brought {
+struct RecentUploads {
     keys: HashMap<String, u64>,
     order: VecDeque<(u64, String)>,
 }
 
-impl Brought {
+impl RecentUploads {
     fn add(&mut self, time: u64, key: &str) {
         self.keys.insert(key.to_owned(), time);
         self.order.push_back((time, key.to_owned()));

@@ -34,7 +34,7 @@ pub(super) enum AskReason {
 }
 
 /// Bytes of a request that was answered.
-pub(super) struct Moved {
+pub(super) struct TransferredBytes {
     /// As it was asked for: by these times are learned.
     pub(super) asked: u64,
     /// As they were moved.
@@ -188,7 +188,7 @@ impl Sources {
             let plain = answer.clone().verify(&self.settings, at)?;
             Ok((answer, plain))
         });
-        let judged = outcome.as_ref().map(|(_, plain)| Moved {
+        let judged = outcome.as_ref().map(|(_, plain)| TransferredBytes {
             asked: at.stored.into(),
             bytes: moved,
             plain: plain.len() as u64,
@@ -205,7 +205,7 @@ impl Sources {
         &self,
         tracked: &Tracked,
         (took, reason): (Duration, AskReason),
-        outcome: Result<Moved, &Error>,
+        outcome: Result<TransferredBytes, &Error>,
         disown: impl FnOnce(),
     ) {
         let tally = &tracked.tally;

@@ -3,7 +3,7 @@
 //! A store that is behind a network is taken for as slow as it is at first, however quick it was: what came so
 //! soon lay in a cache of this machine.
 
-use super::asking::{AskReason, Moved};
+use super::asking::{AskReason, TransferredBytes};
 use super::{Instant, Sources, TYPICAL, Tracked, UNSURE, Urgency};
 use crate::pace::DEAREST;
 use crate::tally::SourceTally;
@@ -152,7 +152,7 @@ impl Sources {
             let body = id.verify(&self.settings, object.clone())?;
             Ok((object, body.len() as u64))
         });
-        let judged = outcome.as_ref().map(|(object, plain)| Moved {
+        let judged = outcome.as_ref().map(|(object, plain)| TransferredBytes {
             asked: len,
             bytes: object.len() as u64,
             plain: *plain,

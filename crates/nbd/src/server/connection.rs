@@ -23,7 +23,7 @@ use super::engine::{CheckedRequest, Engine, EngineSetup};
 use super::input::ReceiveBuffer;
 use super::limits::BusyPoll;
 use super::order::TurnOrder;
-use super::passing::Rest;
+use super::passing::ConnectionRemainder;
 use super::stream::Watch;
 use crate::codec::constants::{command, command_flags, errno};
 use crate::codec::names::command_name;
@@ -67,7 +67,7 @@ pub(super) enum ConnectionEnd {
     /// The server stops.
     Stopped,
     /// It is to go on elsewhere, with what is neither taken nor sent.
-    Interrupted(Rest),
+    Interrupted(ConnectionRemainder),
     /// The connection failed.
     Broken(Error),
     /// The client broke the protocol.
@@ -158,7 +158,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         terms: EngineSetup,
         stall_deadline: Duration,
         share: &'a Share,
-        rest: Rest,
+        rest: ConnectionRemainder,
     ) -> Self {
         let mut engine = Engine::new(terms);
         engine.owe(&rest.unsent);
@@ -339,7 +339,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// What another process has to go on with, unless the connection is at its end.
-    fn take_rest(&mut self) -> Option<Rest> {
+    fn take_rest(&mut self) -> Option<ConnectionRemainder> {
         let (mut received, mut skip) = (Vec::new(), 0);
         match std::mem::replace(&mut self.receiving, Receiving::Closed) {
             Receiving::Header => {}
@@ -365,7 +365,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
         }
         received.extend_from_slice(self.input.data());
-        Some(Rest { received, unsent: self.engine.replies.take_rest(), skip })
+        Some(ConnectionRemainder { received, unsent: self.engine.replies.take_rest(), skip })
     }
 
     fn close(&mut self, end: ConnectionEnd) {

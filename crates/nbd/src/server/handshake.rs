@@ -5,7 +5,7 @@
 
 use super::exports::{Exports, Peer, Purpose, Session, SessionEnding};
 use super::limits::ServerLimits;
-use super::passing::Rest;
+use super::passing::ConnectionRemainder;
 use crate::codec::constants::{
     BASE_ALLOCATION, export_flags, info, option, option_reply as error_code,
 };
@@ -58,7 +58,7 @@ pub(super) struct Agreed {
     /// The client by another identity than it came with.
     pub(super) keeper: Option<Peer>,
     /// The last replies of the negotiation, and what was received beyond it.
-    pub(super) rest: Rest,
+    pub(super) rest: ConnectionRemainder,
 }
 
 /// One negotiation.
@@ -161,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                         allocation: name.is_some(),
                         reinstates: self.reinstates,
                         keeper: self.keeper.take(),
-                        rest: Rest {
+                        rest: ConnectionRemainder {
                             unsent: std::mem::take(&mut self.out),
                             received: std::mem::take(&mut self.received),
                             skip: 0,

@@ -57,7 +57,7 @@ pub use limits::{BusyPoll, ServerLimits};
 pub use listener::{DEFAULT_BACKLOG, Listener};
 pub use order::TurnOrder;
 pub use pace::Rates;
-pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
+pub use passing::{Carrier, ConnectionRemainder, Interrupted, PassedConnection, Passing, Phase};
 pub use stream::{ConnectedSocket, Watch};
 pub use tls::{Credentials, Tls};
 
@@ -72,7 +72,7 @@ use futures::FutureExt;
 use handshake::{Agreed, Channel, NegotiationOutcome};
 use listener::Accepted;
 use negotiations::{Attended, Negotiation, Negotiations};
-use passing::Told;
+use passing::ListenerSignals;
 use std::collections::HashMap;
 use std::future::Future;
 use std::num::NonZero;
@@ -198,7 +198,7 @@ impl Server {
         phases: watch::Receiver<Phase>,
         passing: Option<Passing>,
     ) -> Result<()> {
-        let told = Told::new(phases, passing);
+        let told = ListenerSignals::new(phases, passing);
         let mut listens = told.clone();
         let mut clients = JoinSet::new();
         let mut logged = None;
@@ -226,7 +226,7 @@ impl Server {
     }
 
     /// Serves clients until they leave or all stops; then stops them.
-    async fn finish(&self, mut clients: JoinSet<()>, mut told: Told) -> Result<()> {
+    async fn finish(&self, mut clients: JoinSet<()>, mut told: ListenerSignals) -> Result<()> {
         told.passes_no_more();
         loop {
             tokio::select! {
@@ -257,7 +257,7 @@ impl Server {
         accepted: Accepted,
         tls: Option<Tls>,
         clients: &mut JoinSet<()>,
-        told: &Told,
+        told: &ListenerSignals,
         logged: &mut Option<Instant>,
     ) {
         let Accepted { stream, peer } = accepted;
@@ -353,7 +353,7 @@ impl Server {
         let mut place = ConnectionSeat::take(&self.inner, &peer)?;
         place.watch = watch;
         let (phase, phases) = watch::channel(Phase::Serving);
-        let mut told = Told::new(phases, None);
+        let mut told = ListenerSignals::new(phases, None);
         let client = async { place.client(stream, &peer, tls, &mut told).await.map(drop) };
         let mut client = std::pin::pin!(client);
         tokio::select! {
@@ -484,7 +484,7 @@ impl ConnectionSeat {
         mut stream: S,
         peer: &Peer,
         tls: Option<Tls>,
-        told: &mut Told,
+        told: &mut ListenerSignals,
     ) -> Result<Option<(S, Interrupted)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -580,7 +580,7 @@ impl ConnectionSeat {
         deadline: Instant,
         peer: &Peer,
         negotiation: &Negotiation<'_>,
-        told: &mut Told,
+        told: &mut ListenerSignals,
     ) -> Result<Option<T>> {
         let done = tokio::select! {
             biased;
@@ -624,7 +624,7 @@ impl ConnectionSeat {
         mut stream: S,
         peer: &Peer,
         agreed: Agreed,
-        told: &mut Told,
+        told: &mut ListenerSignals,
     ) -> Result<Option<(S, Interrupted)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -724,7 +724,7 @@ impl ConnectionSeat {
 /// or to stop.
 async fn drive<S>(
     mut connection: Connection<'_, S>,
-    told: &mut Told,
+    told: &mut ListenerSignals,
     attached: Option<&Attached>,
 ) -> ConnectionEnd
 where

@@ -29,7 +29,7 @@ const LIGHT: u64 = 8;
 const ALONE: u32 = 16;
 
 /// What happened on this thread.
-struct Here {
+struct ThreadTurns {
     /// Who received last, and how many times in a row.
     last: Cell<u64>,
     row: Cell<u32>,
@@ -39,11 +39,11 @@ struct Here {
 }
 
 thread_local! {
-    static HERE: Here =
-        const { Here { last: Cell::new(0), row: Cell::new(0), slot: Cell::new(QUEUED) } };
+    static HERE: ThreadTurns =
+        const { ThreadTurns { last: Cell::new(0), row: Cell::new(0), slot: Cell::new(QUEUED) } };
 }
 
-impl Here {
+impl ThreadTurns {
     /// The slot of a thread that polls connections.
     fn slot(&self) -> usize {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -161,7 +161,7 @@ impl TurnOrder {
     pub(super) fn steps_aside(&mut self) -> bool {
         let Some((place, waker)) = &self.place else { return false };
         let woken = place.polled();
-        let slot = HERE.with(Here::slot);
+        let slot = HERE.with(ThreadTurns::slot);
         let waits = WAITING[slot].0.load(Relaxed) > 0;
         if !woken || self.is_light() || self.steps == STEPS || !waits {
             self.steps = 0;

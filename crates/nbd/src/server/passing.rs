@@ -45,10 +45,10 @@ pub enum Phase {
 }
 
 /// Where connections come out that are to be passed to another process. It ends when no more will.
-pub type Passing = mpsc::UnboundedSender<Passed>;
+pub type Passing = mpsc::UnboundedSender<PassedConnection>;
 
 /// A connection for another process.
-pub struct Passed {
+pub struct PassedConnection {
     /// The socket.
     pub stream: OwnedFd,
     /// What goes on over it.
@@ -61,7 +61,7 @@ pub struct Passed {
 /// place, until one of them ends. The keys are here, and nowhere else.
 pub type Carrier = BoxFuture<'static, ()>;
 
-impl fmt::Debug for Passed {
+impl fmt::Debug for PassedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, session, carrier } = self;
         f.debug_struct("Passed")
@@ -74,7 +74,7 @@ impl fmt::Debug for Passed {
 
 /// What of a connection was received and not taken, or is to be sent and was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rest {
+pub struct ConnectionRemainder {
     /// What was received and not taken; it may end in the middle of a request.
     pub received: Vec<u8>,
     /// What the client has not taken of its answers.
@@ -101,17 +101,17 @@ pub struct Interrupted {
     /// Which connections it takes the place of, and which one its own.
     pub reinstates: Option<Reinstatement>,
     /// What is left of its streams.
-    pub rest: Rest,
+    pub rest: ConnectionRemainder,
 }
 
 /// What the connections of a listener hear.
 #[derive(Clone)]
-pub(super) struct Told {
+pub(super) struct ListenerSignals {
     phases: watch::Receiver<Phase>,
     passing: Option<Passing>,
 }
 
-impl Told {
+impl ListenerSignals {
     pub(super) fn new(phases: watch::Receiver<Phase>, passing: Option<Passing>) -> Self {
         Self { phases, passing }
     }
@@ -141,7 +141,7 @@ impl Told {
         }
     }
 
-    fn pass(&mut self, passed: Passed) {
+    fn pass(&mut self, passed: PassedConnection) {
         if let Some(passing) = self.passing.take() {
             // Nobody takes it when they waited for long enough: then the connection closes.
             let _ = passing.send(passed);
@@ -151,7 +151,7 @@ impl Told {
     /// Passes a connection itself.
     pub(super) fn pass_socket(mut self, stream: ConnectedSocket, session: Interrupted) {
         match stream.into_fd() {
-            Ok(stream) => self.pass(Passed { stream, session, carrier: None }),
+            Ok(stream) => self.pass(PassedConnection { stream, session, carrier: None }),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
         }
     }
@@ -179,7 +179,7 @@ impl Told {
                 tracing::debug!(%peer, %error, "a carried connection ended");
             }
         });
-        self.pass(Passed { stream: theirs, session, carrier: Some(carrier) });
+        self.pass(PassedConnection { stream: theirs, session, carrier: Some(carrier) });
         Ok(())
     }
 }
@@ -194,15 +194,15 @@ impl Server {
     /// As [`serve`](Self::serve).
     pub fn serve_passed<F: FnOnce() + Send + 'static>(
         &self,
-        passed: Vec<Passed>,
+        passed: Vec<PassedConnection>,
         phases: watch::Receiver<Phase>,
         passing: Option<Passing>,
         attached: F,
     ) -> impl Future<Output = Result<()>> + Send + use<F> {
-        let told = Told::new(phases, passing);
+        let told = ListenerSignals::new(phases, passing);
         let mut clients = JoinSet::new();
         let (opening, mut opened) = mpsc::channel::<Infallible>(1);
-        for Passed { stream, session, carrier } in passed {
+        for PassedConnection { stream, session, carrier } in passed {
             if let Some(carrier) = carrier {
                 clients.spawn(carrier);
             }
@@ -239,7 +239,7 @@ impl ConnectionSeat {
         mut self,
         stream: OwnedFd,
         was: Interrupted,
-        told: Told,
+        told: ListenerSignals,
         opening: mpsc::Sender<Infallible>,
     ) -> Result<()> {
         // Until the connection holds it itself.
@@ -277,7 +277,7 @@ impl ConnectionSeat {
         stream: ConnectedSocket,
         peer: &Peer,
         tls: Option<Tls>,
-        mut told: Told,
+        mut told: ListenerSignals,
     ) -> Result<()> {
         self.watch = Some(stream.watch());
         if let Some((stream, session)) = self.client(stream, peer, tls, &mut told).await? {

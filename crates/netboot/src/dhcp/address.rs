@@ -3,7 +3,7 @@
 use super::answer::beside_address;
 use super::client::BootClient;
 use super::leases::Leases;
-use super::{Here, Message, MessageType, option};
+use super::{Message, MessageType, ServerAddress, option};
 use std::net::Ipv4Addr;
 
 /// What clients are told of the network.
@@ -18,7 +18,7 @@ pub struct NetworkSettings {
 }
 
 impl NetworkSettings {
-    fn holds(&self, address: Ipv4Addr, here: Here) -> bool {
+    fn holds(&self, address: Ipv4Addr, here: ServerAddress) -> bool {
         let net = |address: Ipv4Addr| u32::from(address) & u32::from(self.mask);
         net(address) == net(here.address)
     }
@@ -28,7 +28,7 @@ impl NetworkSettings {
 pub fn answer(
     request: &Message,
     boots: Option<&BootClient>,
-    (leases, network, here): (&mut Leases, &NetworkSettings, Here),
+    (leases, network, here): (&mut Leases, &NetworkSettings, ServerAddress),
     now: u64,
 ) -> Option<Message> {
     if !request.request || !request.mac.is_unicast() {
@@ -83,7 +83,7 @@ fn granted(
     answer: Message,
     boots: Option<&BootClient>,
     network: &NetworkSettings,
-    here: Here,
+    here: ServerAddress,
 ) -> Message {
     let mut answer = answer
         .with(option::SERVER, here.address.octets())
@@ -106,7 +106,7 @@ fn lasting(answer: Message, seconds: u64) -> Message {
     answer.with(option::LEASE_TIME, seconds.to_be_bytes())
 }
 
-fn refused(request: &Message, ours: bool, here: Here) -> Message {
+fn refused(request: &Message, ours: bool, here: ServerAddress) -> Message {
     let why = if ours { "the address is not free" } else { "the address is of another network" };
     let mut nak = Message::answer(request, MessageType::Nak);
     nak.broadcast = true;
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::MacAddress;
 
-    const HERE: Here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
+    const HERE: ServerAddress = ServerAddress { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
 
     struct Site(Leases, NetworkSettings);
 

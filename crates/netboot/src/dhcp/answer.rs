@@ -6,7 +6,7 @@
 //! names a file.
 
 use super::client::{BootClient, FirmwareKind};
-use super::{Here, Message, MessageType, option};
+use super::{Message, MessageType, ServerAddress, option};
 use crate::firmware;
 
 /// PXE's vendor options: do not look for further boot servers, use the file that is named (PXE 2.1,
@@ -14,7 +14,7 @@ use crate::firmware;
 const USE_THE_FILE: [u8; 4] = [6, 1, 8, option::END];
 
 /// The answer to a request at port 67, where another server hands out addresses.
-pub fn proxy(request: &Message, client: &BootClient, here: Here) -> Option<Message> {
+pub fn proxy(request: &Message, client: &BootClient, here: ServerAddress) -> Option<Message> {
     if request.kind() != Some(MessageType::Discover) {
         return None;
     }
@@ -29,7 +29,7 @@ pub fn proxy(request: &Message, client: &BootClient, here: Here) -> Option<Messa
 }
 
 /// The answer to a request at port 4011.
-pub fn boot_server(request: &Message, client: &BootClient, here: Here) -> Option<Message> {
+pub fn boot_server(request: &Message, client: &BootClient, here: ServerAddress) -> Option<Message> {
     if !matches!(request.kind(), Some(MessageType::Request | MessageType::Inform)) {
         return None;
     }
@@ -42,7 +42,7 @@ pub fn boot_server(request: &Message, client: &BootClient, here: Here) -> Option
 }
 
 /// Adds what to boot to an answer that gives an address, too.
-pub(super) fn beside_address(answer: Message, client: &BootClient, here: Here) -> Message {
+pub(super) fn beside_address(answer: Message, client: &BootClient, here: ServerAddress) -> Message {
     let answer = match client.firmware {
         FirmwareKind::HttpBoot => answer.with(option::VENDOR_CLASS, *b"HTTPClient"),
         // Firmware would ask port 4011 in vain if this called itself a boot server.
@@ -51,7 +51,7 @@ pub(super) fn beside_address(answer: Message, client: &BootClient, here: Here) -
     boot_file(answer.clone(), client, here).unwrap_or(answer)
 }
 
-fn named(answer: Message, client: &BootClient, here: Here) -> Message {
+fn named(answer: Message, client: &BootClient, here: ServerAddress) -> Message {
     let class = match client.firmware {
         FirmwareKind::HttpBoot => &b"HTTPClient"[..],
         FirmwareKind::Pxe | FirmwareKind::Ipxe => b"PXEClient",
@@ -65,7 +65,7 @@ fn named(answer: Message, client: &BootClient, here: Here) -> Message {
 }
 
 /// Names the file; `None` when there is none for this machine.
-fn boot_file(mut answer: Message, client: &BootClient, here: Here) -> Option<Message> {
+fn boot_file(mut answer: Message, client: &BootClient, here: ServerAddress) -> Option<Message> {
     let server = format!("http://{}:{}", here.address, here.http);
     match client.firmware {
         FirmwareKind::Ipxe => {
@@ -88,7 +88,7 @@ mod tests {
     use crate::{MacAddress, MachineUuid};
     use std::net::Ipv4Addr;
 
-    const HERE: Here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
+    const HERE: ServerAddress = ServerAddress { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
 
     fn request(kind: MessageType, class: &[u8], architecture: u16) -> Message {
         let mut message = Message::decode(&{

@@ -33,7 +33,7 @@ pub const BOOT_PORT: u16 = 4011;
 
 /// Where this server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Here {
+pub struct ServerAddress {
     /// Its address in the network of the machines.
     pub address: Ipv4Addr,
     /// The port of its HTTP server.

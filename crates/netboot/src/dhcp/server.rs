@@ -3,7 +3,7 @@
 use super::address::{self, NetworkSettings};
 use super::client::BootClient;
 use super::leases::{Lease, Leases};
-use super::{CLIENT_PORT, Here, Message, MessageType, answer};
+use super::{CLIENT_PORT, Message, MessageType, ServerAddress, answer};
 use crate::datagram::LONGEST;
 use crate::{BootDecision, Datagrams, MacAddress, Machines};
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ pub struct Addresses {
 
 /// A DHCP server that tells machines what to boot.
 pub struct DhcpServer {
-    here: Here,
+    here: ServerAddress,
     machines: Arc<dyn Machines>,
     addresses: Option<Mutex<Addresses>>,
     clock: UnixClock,
@@ -51,7 +51,7 @@ struct DhcpCounters {
 impl DhcpServer {
     /// A server. Without `addresses` it stands beside another one and hands out none.
     pub fn new(
-        here: Here,
+        here: ServerAddress,
         machines: Arc<dyn Machines>,
         addresses: Option<Addresses>,
         clock: UnixClock,
@@ -224,7 +224,7 @@ mod tests {
     fn server(addresses: Option<Addresses>) -> (DhcpServer, Arc<AtomicU64>) {
         let time = Arc::new(AtomicU64::new(1000));
         let clock = Arc::clone(&time);
-        let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 80 };
+        let here = ServerAddress { address: Ipv4Addr::new(10, 0, 0, 1), http: 80 };
         let clock: UnixClock = Arc::new(move || clock.load(Ordering::Relaxed));
         (DhcpServer::new(here, Arc::new(Only(MINE)), addresses, clock), time)
     }

@@ -19,10 +19,10 @@ const IDLE_LOOKS: u32 = 30;
 /// Room, and the disk on it.
 pub struct BorrowedRoom {
     disk: Arc<Stitched>,
-    from: From,
+    from: RoomSource,
 }
 
-enum From {
+enum RoomSource {
     /// Disks whose system is not running.
     Disks { plan: Plan, members: Vec<Arc<Member>>, _watch: JoinSet<()> },
     /// A file without a name.
@@ -53,7 +53,7 @@ impl BorrowedRoom {
         let (disk, members) = plan.stitch(size, &key()?)?;
         let mut watch = JoinSet::new();
         watch.spawn(keep_looking(Arc::clone(plan.watch())));
-        Ok(Self { disk: Arc::new(disk), from: From::Disks { plan, members, _watch: watch } })
+        Ok(Self { disk: Arc::new(disk), from: RoomSource::Disks { plan, members, _watch: watch } })
     }
 
     /// A disk of `size` bytes in `directory`, whose file system keeps `floor` bytes free.
@@ -69,7 +69,7 @@ impl BorrowedRoom {
         let mut watch = JoinSet::new();
         watch.spawn(keep_floor(Arc::clone(&live)));
         let directory = directory.display().to_string();
-        Ok(Self { disk: Arc::new(disk), from: From::Host { live, directory, _watch: watch } })
+        Ok(Self { disk: Arc::new(disk), from: RoomSource::Host { live, directory, _watch: watch } })
     }
 
     /// The disk.
@@ -80,8 +80,8 @@ impl BorrowedRoom {
     /// What each disk lends.
     pub(crate) fn lent(&self) -> Vec<LentView> {
         match &self.from {
-            From::Disks { plan, .. } => lent(plan),
-            From::Host { directory, .. } => vec![LentView {
+            RoomSource::Disks { plan, .. } => lent(plan),
+            RoomSource::Host { directory, .. } => vec![LentView {
                 disk: directory.clone(),
                 bytes: self.disk.layout().capacity(),
                 extents: 1,
@@ -92,8 +92,8 @@ impl BorrowedRoom {
     /// Bytes given back to a running host.
     pub(crate) fn given_back(&self) -> u64 {
         match &self.from {
-            From::Disks { .. } => 0,
-            From::Host { live, .. } => live.given(),
+            RoomSource::Disks { .. } => 0,
+            RoomSource::Host { live, .. } => live.given(),
         }
     }
 
@@ -102,7 +102,7 @@ impl BorrowedRoom {
     /// as it was, whose files may lie there by now.
     pub(crate) fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
         drop(self.disk);
-        let From::Disks { plan, members, _watch } = self.from else { return (0, Vec::new()) };
+        let RoomSource::Disks { plan, members, _watch } = self.from else { return (0, Vec::new()) };
         let checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
         if !discard || checked.iter().any(|check| !check.good) {
             return (0, checked);

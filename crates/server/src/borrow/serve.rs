@@ -31,7 +31,7 @@ pub struct BorrowServeOptions {
 }
 
 /// Why serving ended.
-enum Why {
+enum ServeEnd {
     Signal,
     Asked(DownRequest, UnixStream),
 }
@@ -74,7 +74,7 @@ pub async fn run(
             notify("READY=1");
         }
         let why = tokio::select! {
-            () = signals.stop() => Why::Signal,
+            () = signals.stop() => ServeEnd::Signal,
             why = attend(&control, &session, &server, &uri) => why?,
         };
         notify("STOPPING=1");
@@ -84,8 +84,8 @@ pub async fn run(
                 ended.map_err(|e| Error::internal("a listener panicked").with_source(e))??;
             }
             let asked = match &why {
-                Why::Signal => DownRequest::default(),
-                Why::Asked(asked, _) => asked.clone(),
+                ServeEnd::Signal => DownRequest::default(),
+                ServeEnd::Asked(asked, _) => asked.clone(),
             };
             Ok::<_, Error>((session.write_back(&asked).await, asked))
         };
@@ -99,7 +99,7 @@ pub async fn run(
             Ok(written) => {
                 drop(server); // the last other user of the disk, whose key goes now
                 let view = session.end(&asked, written).await;
-                if let Why::Asked(_, mut client) = why {
+                if let ServeEnd::Asked(_, mut client) = why {
                     // The client may have gone away; all is done all the same.
                     let _ = control::send(&mut client, &Reply::Down(view.clone())).await;
                 }
@@ -108,7 +108,7 @@ pub async fn run(
             }
             Err(e) => {
                 tracing::error!(error = e.message(), "the disk stays up");
-                if let Why::Asked(_, mut client) = why {
+                if let ServeEnd::Asked(_, mut client) = why {
                     let _ = control::send(&mut client, &Reply::error(&e)).await;
                 }
             }
@@ -150,14 +150,14 @@ async fn attend(
     session: &BorrowSession,
     server: &Server,
     uri: &str,
-) -> Result<Why> {
+) -> Result<ServeEnd> {
     loop {
         let (mut client, _) = control
             .accept()
             .await
             .map_err(|e| Error::io("the control socket of a borrowed disk", e))?;
         match control::request(&mut client).await {
-            Ok(ControlRequest::Down(asked)) => return Ok(Why::Asked(asked, client)),
+            Ok(ControlRequest::Down(asked)) => return Ok(ServeEnd::Asked(asked, client)),
             Ok(ControlRequest::Status) => {
                 let view = session.status(uri.to_owned(), server.counters().connections);
                 let _ = control::send(&mut client, &Reply::Status(Box::new(view))).await;

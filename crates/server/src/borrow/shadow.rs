@@ -5,7 +5,7 @@ use super::place::{BorrowedRoom, leave_no_core};
 use super::selection::BorrowSelection;
 use super::session::complain;
 use block::{ByteSize, Device, Error, Result};
-use disk::{Kept, Room};
+use disk::{Room, RoomLayer};
 use std::path::PathBuf;
 use std::sync::Arc;
 use transient::{GiveBack, Pool, State};
@@ -81,12 +81,12 @@ impl Shadows {
 struct Borrowed(Arc<Pool>);
 
 impl Room for Borrowed {
-    fn over(&self, base: Arc<dyn Device>) -> Result<Kept> {
+    fn over(&self, base: Arc<dyn Device>) -> Result<RoomLayer> {
         let thin = Arc::new(self.0.device(base.size())?);
         let counted = Arc::clone(&thin);
         let device = Arc::new(State::shadow(base, thin)?);
         let looked_at = Arc::clone(&device);
-        Ok(Kept {
+        Ok(RoomLayer {
             device,
             bytes: Box::new(move || counted.room()),
             held: Box::new(move |span| looked_at.run(span)),

@@ -11,7 +11,7 @@ use block::lock::LockFile;
 use block::{Error, ErrorKind, Result};
 use engine::home::Home;
 use nbd::Listener;
-use nbd::server::Passed;
+use nbd::server::PassedConnection;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -99,7 +99,7 @@ impl Drop for WaitingSuccessor {
 pub(crate) async fn take_over(
     home: &Home,
     prepare: impl AsyncFnOnce(&mut Estate) -> Result<PreparedServer>,
-) -> Result<Option<(PreparedServer, Vec<Passed>, LockFile)>> {
+) -> Result<Option<(PreparedServer, Vec<PassedConnection>, LockFile)>> {
     let Some(running) = ControlClient::connect(home).await? else { return Ok(None) };
     let waiting = WaitingSuccessor::listen(home)?;
     let refused = async {

@@ -3,12 +3,12 @@ use super::take::WaitingSuccessor;
 use super::wire::EstateItem;
 use super::*;
 use crate::estate::Estate;
-use crate::listen::Had;
+use crate::listen::InheritedListener;
 use block::{ErrorKind, Result};
 use engine::home::Home;
 use nbd::codec::ReplyStyle;
 use nbd::codec::option::Reinstatement;
-use nbd::server::{Interrupted, Passed, Rest};
+use nbd::server::{ConnectionRemainder, Interrupted, PassedConnection};
 use nbd::{Listener, Peer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -30,7 +30,7 @@ async fn what_was_offered_and_not_accepted_stays_where_it_was() {
     let (dir, home) = home();
     let path = dir.path().join("s");
     let listener = Listener::bind(&nbd::Address::unix(&path).unwrap(), 16).await.unwrap();
-    let had = Had { asked: None, listener: listener.share().unwrap() };
+    let had = InheritedListener { asked: None, listener: listener.share().unwrap() };
     let estate = Estate { listeners: vec![had], ..Estate::default() };
     let waiting = WaitingSuccessor::listen(&home).unwrap();
     let give = async {
@@ -63,7 +63,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
         size: 1 << 40,
         read_only: false,
         reinstates: Some(Reinstatement { id: [9; 16], number: u64::MAX }),
-        rest: Rest {
+        rest: ConnectionRemainder {
             received: (0..200_000).map(|i| i as u8).collect(),
             unsent: (0..3_000_000).map(|i| (i % 199) as u8).collect(),
             skip: 1 << 31,
@@ -71,10 +71,14 @@ async fn sockets_and_what_is_known_of_them_arrive() {
     };
     let shared = listener.share().unwrap();
     let estate = Estate {
-        listeners: vec![Had { asked: Some("unix:s".to_owned()), listener: shared }],
+        listeners: vec![InheritedListener { asked: Some("unix:s".to_owned()), listener: shared }],
         http: None,
         gateway: None,
-        clients: vec![Passed { stream: theirs.into(), session: session.clone(), carrier: None }],
+        clients: vec![PassedConnection {
+            stream: theirs.into(),
+            session: session.clone(),
+            carrier: None,
+        }],
     };
     let waiting = WaitingSuccessor::listen(&home).unwrap();
     let give = async {

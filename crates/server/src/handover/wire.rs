@@ -1,11 +1,11 @@
 //! The items of a hand-over: what is written to the socket, and read from it.
 
-use super::super::listen::Had;
+use super::super::listen::InheritedListener;
 use crate::estate::Estate;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;
 use nbd::codec::option::Reinstatement;
-use nbd::server::{Interrupted, Passed, Rest};
+use nbd::server::{ConnectionRemainder, Interrupted, PassedConnection};
 use nbd::{Listener, Peer, Transport};
 use rustix::io::Errno;
 use rustix::net::{
@@ -62,7 +62,7 @@ pub(super) enum EstateItem {
         asked: String,
     },
     Client {
-        via: Via,
+        via: TransportRecord,
         identity: String,
         certificate: Option<String>,
         export: String,
@@ -79,7 +79,7 @@ pub(super) enum EstateItem {
         /// So many of the raw bytes are what the client has not taken of its answers.
         #[serde(default)]
         unsent: usize,
-        /// [`Rest::skip`].
+        /// [`ConnectionRemainder::skip`].
         #[serde(default)]
         skip: u64,
     },
@@ -89,7 +89,7 @@ pub(super) enum EstateItem {
 /// [`Transport`], written down.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Via {
+pub(super) enum TransportRecord {
     Unix { uid: u32, pid: Option<i32> },
     Tcp(SocketAddr),
     Stdio,
@@ -126,7 +126,7 @@ pub(super) async fn greet(stream: &mut UnixStream, wait: Duration) -> Result<()>
 
 /// Sends all other items.
 pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
-    for Had { asked, listener } in &estate.listeners {
+    for InheritedListener { asked, listener } in &estate.listeners {
         // The one who is last removes the file: from now on that is the successor.
         let item = EstateItem::Listener { asked: asked.clone(), file: listener.leave_file() };
         send(stream, &item, &[], Some(listener.as_fd())).await?;
@@ -139,17 +139,17 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
         let item = EstateItem::Gateway { asked: asked.clone() };
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
-    for Passed { stream: socket, session, .. } in &estate.clients {
-        let Rest { received, unsent, skip } = &session.rest;
+    for PassedConnection { stream: socket, session, .. } in &estate.clients {
+        let ConnectionRemainder { received, unsent, skip } = &session.rest;
         if received.len() + unsent.len() > LONGEST_RAW as usize {
             tracing::warn!(peer = %session.peer, "it has too much under way to be handed over");
             continue;
         }
         let item = EstateItem::Client {
             via: match session.peer.transport {
-                Transport::Unix { uid, pid } => Via::Unix { uid, pid },
-                Transport::Tcp(from) => Via::Tcp(from),
-                Transport::Stdio => Via::Stdio,
+                Transport::Unix { uid, pid } => TransportRecord::Unix { uid, pid },
+                Transport::Tcp(from) => TransportRecord::Tcp(from),
+                Transport::Stdio => TransportRecord::Stdio,
             },
             identity: session.peer.identity.clone(),
             certificate: session.peer.certificate.clone(),
@@ -229,7 +229,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     listener = listener.take_file();
                     listener.leave_file(); // until it is ours
                 }
-                estate.listeners.push(Had { asked, listener });
+                estate.listeners.push(InheritedListener { asked, listener });
             }
             EstateItem::Http { asked } => estate.http = Some((asked, socket()?)),
             EstateItem::Gateway { asked } => estate.gateway = Some((asked, socket()?)),
@@ -251,11 +251,11 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     return Err(unreadable("a client's answers are cut short"));
                 }
                 let received = raw.split_off(unsent);
-                let rest = Rest { received, unsent: raw, skip };
+                let rest = ConnectionRemainder { received, unsent: raw, skip };
                 let transport = match via {
-                    Via::Unix { uid, pid } => Transport::Unix { uid, pid },
-                    Via::Tcp(from) => Transport::Tcp(from),
-                    Via::Stdio => Transport::Stdio,
+                    TransportRecord::Unix { uid, pid } => Transport::Unix { uid, pid },
+                    TransportRecord::Tcp(from) => Transport::Tcp(from),
+                    TransportRecord::Stdio => Transport::Stdio,
                 };
                 let style = match style {
                     Style::Simple => ReplyStyle::Simple,
@@ -274,7 +274,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     reinstates,
                     rest,
                 };
-                estate.clients.push(Passed { stream: socket()?, session, carrier: None });
+                estate.clients.push(PassedConnection { stream: socket()?, session, carrier: None });
             }
             EstateItem::End => return Ok(estate),
             EstateItem::Hello { .. } => return Err(unreadable("it begins twice")),

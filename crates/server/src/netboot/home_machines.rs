@@ -1,6 +1,6 @@
 //! What a home's machines do when they start.
 
-use super::{Unknown, disks, list};
+use super::{UnknownMachines, disks, list};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub struct Rule {
 pub(super) struct HomeMachines {
     home: Home,
     here: Ipv4Addr,
-    unknown: Unknown,
+    unknown: UnknownMachines,
     clock: UnixClock,
     registry: Mutex<Arc<Registry>>,
     sightings: Mutex<Sightings>,
@@ -62,7 +62,7 @@ impl HomeMachines {
     pub(super) async fn open(
         home: &Home,
         here: Ipv4Addr,
-        unknown: Unknown,
+        unknown: UnknownMachines,
         clock: UnixClock,
     ) -> Result<Arc<Self>> {
         let registry = list::load(home).await?;
@@ -116,9 +116,9 @@ impl HomeMachines {
     async fn do_script(&self, claim: &Claim) -> Result<Option<Script>> {
         let machine = match (self.known(claim), &self.unknown) {
             (Some(machine), _) => machine,
-            (None, Unknown::Ignore) => return Ok(None),
-            (None, Unknown::Wait) => return Ok(Some(Script::Wait)),
-            (None, Unknown::Enrol(rule)) => self.enrol(claim, rule).await?,
+            (None, UnknownMachines::Ignore) => return Ok(None),
+            (None, UnknownMachines::Wait) => return Ok(Some(Script::Wait)),
+            (None, UnknownMachines::Enrol(rule)) => self.enrol(claim, rule).await?,
         };
         let Some(disk) = machine.disk.clone().filter(|_| machine.method != Method::Local) else {
             return Ok(Some(Script::Local));
@@ -207,8 +207,8 @@ impl Machines for HomeMachines {
         }
         self.sightings.lock().note(claim, (self.clock)());
         match self.unknown {
-            Unknown::Ignore => BootDecision::Ignore,
-            Unknown::Wait | Unknown::Enrol(_) => BootDecision::Boot,
+            UnknownMachines::Ignore => BootDecision::Ignore,
+            UnknownMachines::Wait | UnknownMachines::Enrol(_) => BootDecision::Boot,
         }
     }
 

@@ -32,7 +32,7 @@ use home_machines::HomeMachines;
 use netboot::dhcp::address::NetworkSettings;
 use netboot::dhcp::leases::AddressRange;
 use netboot::dhcp::server::{Addresses, UnixClock};
-use netboot::dhcp::{BOOT_PORT, DhcpServer, Here, Leases, SERVER_PORT};
+use netboot::dhcp::{BOOT_PORT, DhcpServer, Leases, SERVER_PORT, ServerAddress};
 use netboot::firmware::{self, FirmwareFiles};
 use netboot::tftp::TftpServer;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -48,7 +48,7 @@ const TFTP_PORT: u16 = 69;
 
 /// What to do about machines that are not in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unknown {
+pub enum UnknownMachines {
     /// Note that they asked, and send nothing.
     Ignore,
     /// Have them wait until somebody assigns them a disk.
@@ -69,7 +69,7 @@ pub struct NetbootOptions {
     /// Where iPXE lies, when not where Debian puts it.
     pub firmware: Option<PathBuf>,
     /// About machines that are not in the list.
-    pub unknown: Unknown,
+    pub unknown: UnknownMachines,
 }
 
 /// Handing out addresses.
@@ -104,7 +104,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
         .map_err(|e| Error::io(format!("HTTP port {web}; choose another with --http-port"), e))?;
     let http_port = listener.local_addr().map_err(|e| Error::io(web, e))?.port();
 
-    let here = Here { address, http: http_port };
+    let here = ServerAddress { address, http: http_port };
     let clock: UnixClock = Arc::new(|| world::system().clock.now());
     let machines =
         HomeMachines::open(home, address, options.unknown.clone(), Arc::clone(&clock)).await?;
@@ -141,7 +141,12 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     keep::save(home, &server, &machines).await
 }
 
-async fn addresses(home: &Home, handing: Handing, here: Here, mask: Ipv4Addr) -> Result<Addresses> {
+async fn addresses(
+    home: &Home,
+    handing: Handing,
+    here: ServerAddress,
+    mask: Ipv4Addr,
+) -> Result<Addresses> {
     let net = |address: Ipv4Addr| u32::from(address) & u32::from(mask);
     let (first, last) = handing.range.ends();
     if net(first) != net(here.address) || net(last) != net(here.address) {

@@ -28,7 +28,7 @@ Examples:
 Examples:
   sojourn machine show lab-1
   sojourn machine show 52:54:00:12:34:56")]
-    Show(Who),
+    Show(MachineNameArgs),
     /// Say which disk a machine starts from, and how
     #[command(after_help = "\
 Examples:
@@ -45,12 +45,12 @@ Examples:
   sojourn machine forget lab-1
   sojourn disk remove lab-1")]
     #[command(aliases = ["rm", "remove"])]
-    Forget(Who),
+    Forget(MachineNameArgs),
 }
 
 /// A machine.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Who {
+pub(crate) struct MachineNameArgs {
     /// Its MAC address, the UUID of its board, or its name
     #[arg(value_name = "MAC|UUID|NAME")]
     machine: String,
@@ -84,7 +84,7 @@ pub(crate) struct Assign {
 
 /// What `list` prints.
 #[derive(Serialize)]
-struct Listed {
+struct MachineListView {
     machines: Vec<Entry>,
     /// Those that asked and have no disk, the last seen first.
     waiting: Vec<Sighting>,
@@ -97,7 +97,7 @@ pub(crate) async fn run(verb: &MachineCommand, home: &Home, output: Output) -> R
         MachineCommand::List => {
             let registry = list::load(home).await?;
             let waiting = waiting(home, &registry).await?;
-            let listed = Listed { machines: registry.machines().to_vec(), waiting };
+            let listed = MachineListView { machines: registry.machines().to_vec(), waiting };
             output.print(&listed, || table(&listed))
         }
         MachineCommand::Show(who) => {
@@ -236,7 +236,7 @@ fn identity(machine: &Entry) -> String {
     }
 }
 
-fn table(listed: &Listed) -> String {
+fn table(listed: &MachineListView) -> String {
     let mut table = Table::new(&["NAME", "MAC OR UUID", "DISK", "METHOD"]);
     for machine in &listed.machines {
         table.row([

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use engine::Home;
 use netboot::dhcp::leases::AddressRange;
 use netboot::registry::Method;
-use server::netboot::{Handing, NetbootOptions, Rule, Unknown};
+use server::netboot::{Handing, NetbootOptions, Rule, UnknownMachines};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -105,9 +105,9 @@ impl From<MethodArg> for Method {
 /// Serves until a signal stops it.
 pub(crate) async fn run(args: &Args, home: &Home) -> Result<()> {
     let unknown = match (&args.from, args.unknown) {
-        (Some(from), _) => Unknown::Enrol(rule(args, from)?),
-        (None, Strangers::Wait) => Unknown::Wait,
-        (None, Strangers::Ignore) => Unknown::Ignore,
+        (Some(from), _) => UnknownMachines::Enrol(rule(args, from)?),
+        (None, Strangers::Wait) => UnknownMachines::Wait,
+        (None, Strangers::Ignore) => UnknownMachines::Ignore,
     };
     let dhcp = args.dhcp.map(|range| Handing {
         range,

@@ -74,20 +74,20 @@ async fn source(place: &str, store: &Store, home: &Home, config: &Config) -> Res
         indexed => {
             let settings = store.settings().clone();
             let source = sources::chunk_source(&indexed, &settings, home).await?;
-            return Ok(RepairSource::Chunks(Arc::new(Looked { source, settings })));
+            return Ok(RepairSource::Chunks(Arc::new(SourceLookup { source, settings })));
         }
     };
     Ok(RepairSource::Device { name: place.to_owned(), device })
 }
 
 /// A medium or an indexed tree, as a repair asks it.
-struct Looked {
+struct SourceLookup {
     source: Arc<dyn ChunkSource>,
     settings: Settings,
 }
 
 #[async_trait]
-impl ChunkLookup for Looked {
+impl ChunkLookup for SourceLookup {
     fn claims(&self, id: &ChunkId) -> bool {
         self.source.claims(id)
     }

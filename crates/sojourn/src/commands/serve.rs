@@ -13,7 +13,7 @@ use server::borrow::shadow::BorrowRequest;
 use server::daemon;
 use server::listen::ListenOptions;
 use server::options::ServerOptions;
-use server::until::{self, Until};
+use server::until::{self, ServeUntil};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -193,10 +193,10 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
 
 impl Args {
     /// What the server serves, if it ends by itself.
-    fn until(&self) -> Option<Until> {
+    fn until(&self) -> Option<ServeUntil> {
         match &self.run {
-            Some(command) => Some(Until::Command(command.clone())),
-            None => self.single.then_some(Until::OneClient),
+            Some(command) => Some(ServeUntil::Command(command.clone())),
+            None => self.single.then_some(ServeUntil::OneClient),
         }
     }
 

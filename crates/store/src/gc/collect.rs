@@ -88,7 +88,7 @@ pub(super) struct Round<'a> {
 
 /// Everything that could be garbage.
 #[derive(Default)]
-pub(super) struct Listed {
+pub(super) struct GarbageCandidates {
     pub(super) objects: Vec<(CondemnedName, ObjectMeta)>,
     pub(super) packs: Packs,
     /// The lists of condemned objects.
@@ -153,8 +153,8 @@ impl Round<'_> {
     }
 
     /// Lists everything that could be garbage, but for what says where chunks are now.
-    pub(super) async fn list(&self) -> Result<Listed> {
-        let mut listed = Listed::default();
+    pub(super) async fn list(&self) -> Result<GarbageCandidates> {
+        let mut listed = GarbageCandidates::default();
         for kind in CondemnedKind::ALL.into_iter().filter(|kind| *kind != CondemnedKind::Moved) {
             for meta in objects::list(self.store.backend(), kind.prefix()).await? {
                 // Anything else in there is not ours to delete.
@@ -170,7 +170,7 @@ impl Round<'_> {
 
     /// Lists what says where chunks are now. After the pins: whoever wrote one later has a pin, and
     /// that holds back what could be deleted without knowing of it.
-    pub(super) async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
+    pub(super) async fn list_moved(&self, listed: &mut GarbageCandidates) -> Result<()> {
         for meta in objects::list(self.store.backend(), CondemnedKind::Moved.prefix()).await? {
             let Some(id) = id_in(&meta) else { continue };
             listed.packs.rewritten.insert(PackId(id));
@@ -190,7 +190,7 @@ impl Round<'_> {
     async fn sweep(
         &self,
         state: &CollectionState,
-        listed: &Listed,
+        listed: &GarbageCandidates,
         living: &[&ListedPin],
         now: u64,
         marks: &Marks,
@@ -253,7 +253,7 @@ impl Round<'_> {
     /// Condemns what nothing refers to.
     async fn condemn(
         &self,
-        listed: &Listed,
+        listed: &GarbageCandidates,
         condemned: &Absent,
         living: &[&ListedPin],
         now: u64,
@@ -340,7 +340,7 @@ impl Round<'_> {
     /// Packs of which little is referenced.
     fn mostly_garbage(
         &self,
-        listed: &Listed,
+        listed: &GarbageCandidates,
         marks: &Marks,
         fresh: &dyn Fn(&CondemnedName) -> bool,
     ) -> Vec<ObjectMeta> {

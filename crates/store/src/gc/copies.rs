@@ -4,7 +4,7 @@
 //! there they do not say: that pack may be damaged. So what is in use and also in a pack that goes is
 //! read where it stays: above all what was moved out of packs that were rewritten.
 
-use super::mark::{Kept, Marks};
+use super::mark::{Marks, ReferencedChunk};
 use crate::pack::{self, PackIndex};
 use crate::{ChunkRef, Encoding, PackId, Store, verify};
 use block::{Error, ErrorKind, Result};
@@ -71,7 +71,7 @@ async fn only_in(
     if chunks.is_empty() {
         return Ok(());
     }
-    let mut used: HashMap<[u8; 8], Vec<Kept>> = HashMap::new();
+    let mut used: HashMap<[u8; 8], Vec<ReferencedChunk>> = HashMap::new();
     let wanted: HashSet<[u8; 8]> = chunks.iter().map(|at| at.id.short()).collect();
     for (id, kept) in marks.places().filter(|(id, _)| wanted.contains(id)) {
         let stays = used.entry(id).or_default();
@@ -80,8 +80,8 @@ async fn only_in(
         }
     }
     let sealed = store.settings().is_encrypted();
-    let elsewhere = |at: &ChunkRef, kept: &Kept| {
-        let Kept { pack, offset, stored } = *kept;
+    let elsewhere = |at: &ChunkRef, kept: &ReferencedChunk| {
+        let ReferencedChunk { pack, offset, stored } = *kept;
         ChunkRef { pack, offset, stored, encoding: Encoding::of(stored, at.len, sealed), ..*at }
     };
     let mut places: HashSet<ChunkRef> = HashSet::new();

@@ -36,7 +36,7 @@ struct MarkedChunk {
 
 /// A place of a chunk that something refers to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kept {
+pub(super) struct ReferencedChunk {
     pub(super) pack: PackId,
     pub(super) offset: u32,
     pub(super) stored: u32,
@@ -138,10 +138,10 @@ impl Marks {
     }
 
     /// Every place, with the start of the chunk's id.
-    pub(super) fn places(&self) -> impl Iterator<Item = ([u8; 8], Kept)> + '_ {
+    pub(super) fn places(&self) -> impl Iterator<Item = ([u8; 8], ReferencedChunk)> + '_ {
         self.places.iter().map(|place| {
             let MarkedChunk { pack, offset, stored, id } = *place;
-            (id, Kept { pack: self.packs[pack as usize], offset, stored })
+            (id, ReferencedChunk { pack: self.packs[pack as usize], offset, stored })
         })
     }
 

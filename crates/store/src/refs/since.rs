@@ -29,7 +29,7 @@ impl Began {
 
 /// What a new record follows.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Over {
+pub(super) enum PreviousRecord {
     /// A record, or nothing.
     Record,
     /// A removal, which may be cleared away at any time.

@@ -62,7 +62,7 @@ type PackLayout = Vec<(ChunkRef, Option<u32>)>;
 
 /// The chunks that maps lead to, by pack.
 #[derive(Default)]
-struct Led {
+struct ReferencedChunks {
     chunks: HashMap<PackId, Vec<ChunkRef>>,
     /// A map cannot be read.
     is_partial: bool,
@@ -82,7 +82,7 @@ impl Repair<'_> {
         let without = bad.iter().zip(&read).filter(|(_, (_, layout))| layout.is_none());
         let without: HashSet<PackId> = without.map(|(pack, _)| *pack).collect();
         let mut led = match without.is_empty() {
-            true => Led::default(),
+            true => ReferencedChunks::default(),
             false => self.led_into(&without).await?,
         };
         // What a name needs that cannot be read now is in no list of needs.
@@ -149,14 +149,14 @@ impl Repair<'_> {
     }
 
     /// What all maps say is in these packs.
-    async fn led_into(&self, packs: &HashSet<PackId>) -> Result<Led> {
+    async fn led_into(&self, packs: &HashSet<PackId>) -> Result<ReferencedChunks> {
         let mut ids: Vec<PackId> = rewritten::packs(self.store).await?.into_iter().collect();
         // In an order that does not depend on chance: a simulation takes the same course again.
         ids.sort_unstable();
         let mut loads = stream::iter(ids)
             .map(|id| async move { rewritten::load(self.store, &id).await })
             .buffered(CONCURRENCY);
-        let mut led = Led::default();
+        let mut led = ReferencedChunks::default();
         while let Some(load) = loads.next().await {
             match load {
                 Ok(map) => {

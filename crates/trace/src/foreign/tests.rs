@@ -393,7 +393,7 @@ fn what_a_header_says_of_times_and_latencies_is_known_before_the_first_read() {
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.starts_with("fio version 2 iolog\n"), "requests that were counted: {text}");
     let msr = || read(Box::new(Cursor::new(MSR)), "t", &OpenTraceOptions::default()).unwrap();
-    let merged = crate::Merged::new(vec![("a".into(), msr())], crate::Same::default());
+    let merged = crate::Merged::new(vec![("a".into(), msr())], crate::MergeOptions::default());
     assert!(merged.header().latencies);
 }
 

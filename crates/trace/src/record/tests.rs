@@ -1,6 +1,8 @@
 use super::log::BUFFER;
 use super::{Collector, ConnectionLog, Recorder, WAITING};
-use crate::{Flags, Header, Merged, Op, OpenTraceOptions, Request, Same, Source, TraceDisk, read};
+use crate::{
+    Flags, Header, MergeOptions, Merged, Op, OpenTraceOptions, Request, Source, TraceDisk, read,
+};
 use block::{Action, Answered, Observer, Span};
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -189,7 +191,7 @@ async fn the_parts_of_a_recording_are_one_again_when_merged_by_the_clock() {
             let source = read(Box::new(file), "t", &OpenTraceOptions::default()).unwrap();
             (format!("part {part}"), source)
         });
-        let same = Same { disks: true, clients: true };
+        let same = MergeOptions { disks: true, clients: true };
         let mut merged = Merged::by_clock(parts.collect(), same).unwrap();
         let (mut all, mut batch) = (Vec::new(), Vec::new());
         while merged.read(&mut batch).unwrap() {

@@ -1,5 +1,5 @@
 use super::{Anonymous, Cut, Sample, Selection, ShuffledPlaces};
-use crate::{Header, Memory, Merged, Op, Request, Same, Source, TraceDisk};
+use crate::{Header, Memory, MergeOptions, Merged, Op, Request, Source, TraceDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,8 +101,8 @@ proptest! {
     #[test]
     fn a_merge_holds_every_request_once_in_order(a in requests(), b in requests()) {
         let boxed = |all: &[Request]| Box::new(memory(all)) as Box<dyn Source + Send>;
-        let disks = Same { disks: true, ..Same::default() };
-        for (same, most) in [(Same::default(), 4), (disks, 1)] {
+        let disks = MergeOptions { disks: true, ..MergeOptions::default() };
+        for (same, most) in [(MergeOptions::default(), 4), (disks, 1)] {
             let traces = vec![("a".to_owned(), boxed(&a)), ("b".to_owned(), boxed(&b))];
             let (header, all) = drain(Merged::new(traces, same));
             prop_assert!(all.windows(2).all(|w| w[0].time <= w[1].time));
@@ -148,7 +148,7 @@ fn a_merge_in_proportion_spreads_every_trace_over_the_whole() {
         Box::new(memory(&(0..count).map(one).collect::<Vec<_>>())) as Box<dyn Source + Send>
     };
     let traces = vec![("long".to_owned(), of(9000)), ("short".to_owned(), of(300))];
-    let (header, all) = drain(Merged::in_proportion(traces, Same::default()).unwrap());
+    let (header, all) = drain(Merged::in_proportion(traces, MergeOptions::default()).unwrap());
     assert!(!header.times);
     assert!(all.iter().zip(0..).all(|(request, number)| request.time == number));
     let short: Vec<usize> = (0..all.len()).filter(|at| all[*at].disk == 1).collect();
@@ -165,7 +165,7 @@ fn a_merge_in_proportion_spreads_every_trace_over_the_whole() {
         }
     }
     let pipe = Box::new(Pipe(Header::default())) as Box<dyn Source + Send>;
-    let refused = Merged::in_proportion(vec![("pipe".to_owned(), pipe)], Same::default());
+    let refused = Merged::in_proportion(vec![("pipe".to_owned(), pipe)], MergeOptions::default());
     assert!(
         refused.is_err_and(|e| e.message().contains("pipe") && e.message().contains("convert"))
     );
@@ -237,7 +237,8 @@ fn counts_that_headers_claim_do_not_overflow_when_traces_are_merged() {
     let one = || -> Box<dyn Source + Send> {
         Box::new(Boaster(Header { requests: Some(u64::MAX), ..Header::default() }))
     };
-    let merged = Merged::new(vec![("a".into(), one()), ("b".into(), one())], Same::default());
+    let merged =
+        Merged::new(vec![("a".into(), one()), ("b".into(), one())], MergeOptions::default());
     assert_eq!(merged.header().requests, None);
     assert!(!drain(merged).0.complete, "a pipe that was cut off leaves a merge that was");
 }
@@ -253,7 +254,7 @@ fn a_merge_by_the_clock_refuses_traces_that_do_not_know_when_they_began() {
             ),
             ("other".to_owned(), Box::new(Memory::new(header, Vec::new()))),
         ];
-        Merged::by_clock(traces, Same::default()).err().map(|e| e.message().to_owned())
+        Merged::by_clock(traces, MergeOptions::default()).err().map(|e| e.message().to_owned())
     };
     assert_eq!(refused(Header { start: 3, ..Header::default() }), None);
     for header in [Header::default(), Header { start: 3, times: false, ..Header::default() }] {

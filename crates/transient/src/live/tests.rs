@@ -47,7 +47,7 @@ async fn a_disk_on_a_live_host_is_a_plain_vector_and_its_file_has_no_name() {
     assert!(room(&live) >= SIZE, "the room is there from the start");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     conformance::against_bytes(&stitched(&live), vec![0; SIZE as usize], 1).await;
-    assert_eq!(live.keep_floor().unwrap(), Given::default(), "the host has enough");
+    assert_eq!(live.keep_floor().unwrap(), GivenBack::default(), "the host has enough");
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn room_that_holds_nothing_is_given_back_first_and_only_as_much_as_needed(
     free.store(FLOOR - 2 * (1 << 20) - 100, Ordering::Relaxed);
     let given = live.keep_floor().unwrap();
     let expected = (2u64 << 20) + 100;
-    assert_eq!(given, Given { unwritten: expected.next_multiple_of(BLOCK), lost: 0 });
+    assert_eq!(given, GivenBack { unwritten: expected.next_multiple_of(BLOCK), lost: 0 });
     assert!(room(&live) + (2 << 20) <= before);
     assert!(read(&disk, SIZE - BLOCK, BLOCK).await.unwrap().iter().all(|byte| *byte == 7));
     assert!(read(&disk, 0, 1 << 20).await.unwrap().iter().all(|byte| *byte == 7));
@@ -73,7 +73,7 @@ async fn while_the_host_is_short_new_data_is_refused_and_old_data_stays() {
     write(&disk, 0, 1 << 20).await.unwrap();
     free.store(0, Ordering::Relaxed);
     let given = live.keep_floor().unwrap();
-    assert_eq!(given, Given { unwritten: SIZE - (1 << 20), lost: 0 });
+    assert_eq!(given, GivenBack { unwritten: SIZE - (1 << 20), lost: 0 });
     let error = write(&disk, 4 << 20, BLOCK).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     write(&disk, BLOCK, BLOCK).await.unwrap();
@@ -90,7 +90,7 @@ async fn data_that_was_given_up_is_an_error_until_it_is_written_again() {
     let disk = stitched(&live);
     write(&disk, 0, SIZE).await.unwrap();
     free.store(FLOOR - (1 << 20), Ordering::Relaxed);
-    assert_eq!(live.keep_floor().unwrap(), Given { unwritten: 0, lost: 1 << 20 });
+    assert_eq!(live.keep_floor().unwrap(), GivenBack { unwritten: 0, lost: 1 << 20 });
     let lost = SIZE - (1 << 20);
     // The piece at the end is given up from its start.
     let mut errors = 0;

@@ -47,7 +47,8 @@ async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
     let (mut client, mut stream) = tokio::io::duplex(1 << 20);
     let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     let terms = terms(Memory::new(1 << 20));
-    let mut connection = Connection::new(&mut stream, terms, STALL, &share, Rest::default());
+    let mut connection =
+        Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
     let out: Vec<u8> = (0..3000).flat_map(read_request).collect();
     client.write_all(&out).await.unwrap();
     let mut replies = vec![0; 3000 * 216];
@@ -139,7 +140,8 @@ fn served<'a>(
     processors: &'a Processors,
 ) -> Served<'a> {
     let watch = stream.watch();
-    let mut connection = Connection::new(stream, terms(device), STALL, share, Rest::default());
+    let mut connection =
+        Connection::new(stream, terms(device), STALL, share, ConnectionRemainder::default());
     connection.notice(Some(watch));
     connection.look(BusyPoll::Always(Duration::from_millis(10)), processors);
     connection
@@ -339,7 +341,7 @@ async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_wait
     let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     let start = |stream| {
         let terms = terms(Memory::new(1 << 20));
-        Connection::new(stream, terms, STALL, &share, Rest::default())
+        Connection::new(stream, terms, STALL, &share, ConnectionRemainder::default())
     };
     let (mut busy_client, mut busy_stream) = tokio::io::duplex(1 << 20);
     let (mut calm_client, mut calm_stream) = tokio::io::duplex(1 << 20);
@@ -437,7 +439,7 @@ async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_t
             let terms = EngineSetup { style, allocation: true, ..terms(device) };
             let (mut client, mut stream) = tokio::io::duplex(1 << 20);
             let mut connection =
-                Connection::new(&mut stream, terms, STALL, &share, Rest::default());
+                Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
             let mut out = Vec::new();
             for cookie in 0..BURST {
                 RequestHeader { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);

@@ -126,7 +126,7 @@ impl Thread {
 
 /// How many with little to do wait on this thread.
 fn counted() -> isize {
-    counted_in(HERE.with(Here::slot))
+    counted_in(HERE.with(ThreadTurns::slot))
 }
 
 fn counted_in(slot: usize) -> isize {
@@ -222,7 +222,7 @@ fn who_was_woken_on_another_thread_is_not_waited_for_here() {
     let waker = thread.members[0].waker();
     let elsewhere = std::thread::scope(|scope| {
         let polls_too = || {
-            let slot = HERE.with(Here::slot);
+            let slot = HERE.with(ThreadTurns::slot);
             waker.wake_by_ref();
             (slot, counted_in(slot))
         };
@@ -271,7 +271,7 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
     let shown = Mutex::new(waker(&mut order, 0));
     let slots = std::thread::scope(|scope| {
         let wakes = || {
-            let slot = HERE.with(Here::slot);
+            let slot = HERE.with(ThreadTurns::slot);
             for _ in 0..ROUNDS {
                 let waker = shown.lock().unwrap().clone();
                 (0..TIMES).for_each(|_| waker.wake_by_ref());

@@ -5,8 +5,8 @@ use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
 use crate::server::budget::{BudgetHold, FREE};
 use crate::server::{
-    ExportSummary, Exports, Listener, Passed, Peer, Phase, Purpose, Server, ServerLimits, Session,
-    SessionEnding,
+    ExportSummary, Exports, Listener, PassedConnection, Peer, Phase, Purpose, Server, ServerLimits,
+    Session, SessionEnding,
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
@@ -50,12 +50,12 @@ struct Running {
     server: Server,
     listener: Listener,
     phase: watch::Sender<Phase>,
-    passed: mpsc::UnboundedReceiver<Passed>,
+    passed: mpsc::UnboundedReceiver<PassedConnection>,
     tasks: JoinSet<Result<()>>,
 }
 
 impl Running {
-    fn start(device: &Arc<dyn Device>, listener: Listener, clients: Vec<Passed>) -> Self {
+    fn start(device: &Arc<dyn Device>, listener: Listener, clients: Vec<PassedConnection>) -> Self {
         let server = Server::new(Arc::new(One(Arc::clone(device))), ServerLimits::default());
         let (phase, phases) = watch::channel(Phase::Serving);
         let (passing, passed) = mpsc::unbounded_channel();
@@ -71,7 +71,7 @@ impl Running {
     }
 
     /// Ends, and gives what the next one goes on with.
-    async fn pass(mut self) -> (Listener, Vec<Passed>) {
+    async fn pass(mut self) -> (Listener, Vec<PassedConnection>) {
         self.phase.send_replace(Phase::Passing);
         let mut all = Vec::new();
         while let Some(passed) = self.passed.recv().await {

@@ -73,12 +73,12 @@ struct DoctorReport {
     home: String,
     /// The worst of the findings.
     level: Level,
-    findings: Vec<Told>,
+    findings: Vec<CheckFinding>,
 }
 
 /// A finding of a check.
 #[derive(Serialize)]
-struct Told {
+struct CheckFinding {
     check: &'static str,
     #[serde(flatten)]
     finding: Finding,
@@ -86,10 +86,10 @@ struct Told {
 
 pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     let patient = Patient::look(home).await;
-    let mut findings: Vec<Told> = CHECKS
+    let mut findings: Vec<CheckFinding> = CHECKS
         .iter()
         .flat_map(|check| {
-            let told = |finding| Told { check: check.name, finding };
+            let told = |finding| CheckFinding { check: check.name, finding };
             (check.look)(&patient).into_iter().map(told)
         })
         .collect();
@@ -98,7 +98,7 @@ pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     let level = findings.first().map_or(Level::Ok, |told| told.finding.level);
     let report = DoctorReport { home: home.dir().display().to_string(), level, findings };
     output.print(&report, || describe(&report))?;
-    let bad: Vec<&Told> =
+    let bad: Vec<&CheckFinding> =
         report.findings.iter().filter(|told| told.finding.level >= Level::Trouble).collect();
     match bad.as_slice() {
         [] => Ok(()),
@@ -114,7 +114,7 @@ pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
 
 fn describe(report: &DoctorReport) -> String {
     let mut text = String::new();
-    for Told { check, finding } in &report.findings {
+    for CheckFinding { check, finding } in &report.findings {
         let Finding { level, what, why, remedy } = finding;
         text.push_str(&format!("{:<8} {check}: {}\n", level.name(), visible(what)));
         if let Some(why) = why {

@@ -23,7 +23,7 @@ Examples:
 Examples:
   sojourn store key add bob                                  asks for the passphrase twice
   sojourn store key add server2 --new-key-file server2.key")]
-    Add(New),
+    Add(NewSlotArgs),
     /// Replace the passphrase or key file of a slot
     #[command(after_help = "\
 Examples:
@@ -34,17 +34,17 @@ Examples:
 A key file is replaced by a key file: give --new-key-file. The old one no longer opens the store.
 It does open an old copy of the store's keys/ object, and with it all that is in the store: the
 master key stays the same. After a theft of both, make a new store and copy the images.")]
-    Rotate(New),
+    Rotate(NewSlotArgs),
     /// Remove a slot; the last one stays
     #[command(after_help = "\
 Examples:
   sojourn store key remove bob")]
-    Remove(Which),
+    Remove(SlotArgs),
 }
 
 /// A slot and its new secret.
 #[derive(Debug, clap::Args)]
-pub(crate) struct New {
+pub(crate) struct NewSlotArgs {
     /// The slot
     #[arg(value_name = "SLOT")]
     name: String,
@@ -56,7 +56,7 @@ pub(crate) struct New {
 
 /// A slot.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Which {
+pub(crate) struct SlotArgs {
     /// The slot
     #[arg(value_name = "SLOT")]
     name: String,

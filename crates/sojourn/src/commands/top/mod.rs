@@ -11,7 +11,7 @@ use block::{Error, Result};
 use engine::Home;
 use keys::{KeyAction, KeyParser};
 use picture::ScreenState;
-use rates::{Now, SortKey};
+use rates::{ServerRates, SortKey};
 use screen::Screen;
 use server::signals::Signals;
 use server::status::StatusView;
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let (before, began) = (look(home).await?, Instant::now());
     tokio::time::sleep(interval).await;
     let after = look(home).await?;
-    let mut now = Now::between(&before, &after, began.elapsed());
+    let mut now = ServerRates::between(&before, &after, began.elapsed());
     now.sort(args.sort);
     output.print(&now, || picture::whole(&now))
 }
@@ -79,7 +79,7 @@ async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
     let mut view = ScreenState::new(args.sort);
-    let mut now = Now::between(&before, &before, interval);
+    let mut now = ServerRates::between(&before, &before, interval);
     let (mut input, mut keys, mut bytes) = (tokio::io::stdin(), KeyParser::default(), [0; 64]);
     loop {
         now.sort(view.sort);
@@ -87,7 +87,7 @@ async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
         tokio::select! {
             _ = tick.tick() => {
                 let after = look(home).await?;
-                now = Now::between(&before, &after, began.elapsed());
+                now = ServerRates::between(&before, &after, began.elapsed());
                 (before, began) = (after, Instant::now());
             }
             got = input.read(&mut bytes) => {

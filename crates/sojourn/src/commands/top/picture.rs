@@ -2,7 +2,7 @@
 
 use super::super::cache::in_short;
 use super::keys::Move;
-use super::rates::{DiskNow, Now, Rates, SortKey};
+use super::rates::{DiskNow, Rates, ServerRates, SortKey};
 use crate::output::Table;
 use block::ByteSize;
 use server::head_room::HeadRoomView;
@@ -44,7 +44,7 @@ impl ScreenState {
     }
 
     /// Moves in the list of `now` on a screen of that many rows and columns.
-    pub(super) fn go(&mut self, to: Move, now: &Now, screen: Size) {
+    pub(super) fn go(&mut self, to: Move, now: &ServerRates, screen: Size) {
         let room = self.room(now, screen);
         let last = self.length(now).saturating_sub(room);
         self.first = match to {
@@ -58,7 +58,7 @@ impl ScreenState {
         .min(last);
     }
 
-    fn length(&self, now: &Now) -> usize {
+    fn length(&self, now: &ServerRates) -> usize {
         match self.page {
             Page::Disks => now.disks.len(),
             Page::Clients => now.clients.len(),
@@ -66,7 +66,7 @@ impl ScreenState {
     }
 
     /// How many rows of the list the screen has room for, at least one.
-    fn room(&self, now: &Now, screen: Size) -> usize {
+    fn room(&self, now: &ServerRates, screen: Size) -> usize {
         // Beside the list: what stands above it, its titles, its place, the keys.
         screen.rows.saturating_sub(head(now).len() + 3).max(1)
     }
@@ -80,7 +80,7 @@ pub(super) struct Size {
 }
 
 /// All of it.
-pub(super) fn whole(now: &Now) -> String {
+pub(super) fn whole(now: &ServerRates) -> String {
     let mut text = head(now).join("\n");
     text.push('\n');
     text.push_str(&disks(now).render());
@@ -89,7 +89,12 @@ pub(super) fn whole(now: &Now) -> String {
 
 /// What fits on a screen: what is full or slow first, then a part of the list, and the keys on the last
 /// line.
-pub(super) fn on_screen(now: &Now, view: &ScreenState, screen: Size, colour: bool) -> String {
+pub(super) fn on_screen(
+    now: &ServerRates,
+    view: &ScreenState,
+    screen: Size,
+    colour: bool,
+) -> String {
     let paint = |line: &str, how: &str| match colour {
         true if !how.is_empty() => format!("\x1b[{how}m{line}\x1b[0m"),
         _ => line.to_owned(),
@@ -150,7 +155,7 @@ prints all.
 ";
 
 /// What stands above the list, and an empty line.
-fn head(now: &Now) -> Vec<String> {
+fn head(now: &ServerRates) -> Vec<String> {
     let total = &now.total;
     let hits = now.hit_percent.map_or("-".to_owned(), |percent| format!("{percent:.1} %"));
     let mut lines = vec![
@@ -188,7 +193,7 @@ fn head(now: &Now) -> Vec<String> {
     lines
 }
 
-fn disks(now: &Now) -> Table {
+fn disks(now: &ServerRates) -> Table {
     let mut table = Table::new(&[
         "DISK", "CLIENT", ">CONN", ">READ/S", ">WRITE/S", ">READ", ">WRITTEN", ">P50", ">P99",
         ">PRIVATE", ">GROWTH", ">ERR/S", "STATE",
@@ -226,7 +231,7 @@ fn state(disk: &DiskNow) -> &'static str {
     }
 }
 
-fn clients(now: &Now) -> Table {
+fn clients(now: &ServerRates) -> Table {
     let mut table = Table::new(&[
         "CLIENT",
         ">CONN",
@@ -292,24 +297,24 @@ mod tests {
     use server::strain::TroubleView;
     use std::time::Duration;
 
-    fn now() -> Now {
-        Now::between(&state(1), &state(2), Duration::from_secs(1))
+    fn now() -> ServerRates {
+        ServerRates::between(&state(1), &state(2), Duration::from_secs(1))
     }
 
     /// With that many disks, vm1 first.
-    fn many(count: usize) -> Now {
+    fn many(count: usize) -> ServerRates {
         let (mut before, mut after) = (state(1), state(2));
         for state in [&mut before, &mut after] {
             let model = state.exports[0].clone();
             let export = |n| ExportView { name: format!("vm{n}"), ..model.clone() };
             state.exports = (1..=count).map(export).collect();
         }
-        let mut now = Now::between(&before, &after, Duration::from_secs(1));
+        let mut now = ServerRates::between(&before, &after, Duration::from_secs(1));
         now.sort(SortKey::Name);
         now
     }
 
-    fn shown(now: &Now, view: &ScreenState, rows: usize, columns: usize) -> String {
+    fn shown(now: &ServerRates, view: &ScreenState, rows: usize, columns: usize) -> String {
         on_screen(now, view, Size { rows, columns }, false)
     }
 
@@ -374,7 +379,7 @@ mod tests {
         after.store.slow = trouble(3, "a read took 1.5 s");
         after.exports[0].full = trouble(12, "no room");
         after.exports[1].slow = trouble(7, "a flush took 2.0 s");
-        let mut now = Now::between(&state(1), &after, Duration::from_secs(1));
+        let mut now = ServerRates::between(&state(1), &after, Duration::from_secs(1));
         let all = whole(&now);
         for line in [
             "! the store is slow for 3 s: a read took 1.5 s\n",

@@ -27,7 +27,7 @@ pub(super) enum SortKey {
 
 /// What a server does now. Field names are documented in docs/cli.md and do not change.
 #[derive(Debug, Serialize)]
-pub(super) struct Now {
+pub(super) struct ServerRates {
     /// The length of the interval.
     pub(super) seconds: f64,
     pub(super) uptime_seconds: u64,
@@ -124,7 +124,7 @@ fn per(before: u64, after: u64, seconds: f64) -> f64 {
     if seconds <= 0.0 { 0.0 } else { after.saturating_sub(before) as f64 / seconds }
 }
 
-impl Now {
+impl ServerRates {
     /// What happened between two states that lie `time` apart.
     pub(super) fn between(before: &StatusView, after: &StatusView, time: Duration) -> Self {
         let seconds = time.as_secs_f64();
@@ -269,7 +269,7 @@ pub(super) mod tests {
 
     #[test]
     fn rates_are_differences_over_the_interval() {
-        let mut now = Now::between(&state(10), &state(14), Duration::from_secs(2));
+        let mut now = ServerRates::between(&state(10), &state(14), Duration::from_secs(2));
         assert_eq!((now.total.reads, now.total.iops()), (600.0, 660.0));
         assert_eq!((now.hit_percent, now.store_read_bytes), (Some(90.0), 2048.0));
         assert_eq!(now.clients[0].rates.written_bytes, 245_760.0);
@@ -284,9 +284,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_server_that_was_restarted_meanwhile_is_no_trouble() {
-        let now = Now::between(&state(10), &state(1), Duration::from_secs(1));
+        let now = ServerRates::between(&state(10), &state(1), Duration::from_secs(1));
         assert_eq!((now.total.reads, now.hit_percent), (0.0, None));
-        let idle = Now::between(&state(1), &state(1), Duration::ZERO);
+        let idle = ServerRates::between(&state(1), &state(1), Duration::ZERO);
         assert_eq!((idle.disks[0].p99_us, idle.total.reads), (None, 0.0));
     }
 }

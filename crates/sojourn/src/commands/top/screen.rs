@@ -1,7 +1,7 @@
 //! The terminal that `sojourn top` is shown in.
 
 use super::picture::{self, ScreenState, Size};
-use super::rates::Now;
+use super::rates::ServerRates;
 use crate::output::raw;
 use block::{Error, Result};
 use rustix::termios::{
@@ -45,7 +45,7 @@ impl Screen {
 
     /// # Errors
     /// Those of the terminal.
-    pub(super) fn show(&self, now: &Now, view: &ScreenState) -> Result<()> {
+    pub(super) fn show(&self, now: &ServerRates, view: &ScreenState) -> Result<()> {
         let picture = picture::on_screen(now, view, Self::size(), self.colour);
         raw(format!("\x1b[H\x1b[2J{picture}").as_bytes())
     }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
 use trace::{
-    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Same, Selection, ShuffledPlaces,
-    Source, format_for,
+    Anonymous, ExportOptions, Exported, Format, MergeOptions, Merged, Op, PeekedSource, Selection,
+    ShuffledPlaces, Source, format_for,
 };
 
 /// A sample of fewer requests says little.
@@ -195,7 +195,7 @@ pub(super) fn cut(args: &CutArgs, output: Output) -> Result<()> {
         ops: args.op.clone(),
         requests: args.first,
     };
-    let mut cut = Begun::new(trace::Cut::new(source, selection));
+    let mut cut = PeekedSource::new(trace::Cut::new(source, selection));
     if cut.is_empty() {
         return Err(Error::invalid(format!(
             "{}: nothing in it is asked for, so nothing is written; `sojourn trace stats` shows what it \
@@ -232,7 +232,7 @@ pub(crate) struct SampleArgs {
 pub(super) fn sample(args: &SampleArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let source = args.reading.open(&args.trace)?;
-    let mut sample = Begun::new(trace::Sample::new(source, args.one_in, args.place.0)?);
+    let mut sample = PeekedSource::new(trace::Sample::new(source, args.one_in, args.place.0)?);
     if sample.is_empty() {
         return Err(Error::invalid(format!(
             "{}: a sample of one place in {} is empty; give a smaller --one-in",
@@ -298,7 +298,7 @@ pub(super) fn merge(args: &MergeArgs, output: Output) -> Result<()> {
         Err(e) => Err(e),
     };
     let traces: Vec<_> = args.traces.iter().map(open).collect::<Result<_>>()?;
-    let same = Same { disks: args.same_disks, clients: args.same_clients };
+    let same = MergeOptions { disks: args.same_disks, clients: args.same_clients };
     let mut merged = if args.in_proportion {
         Merged::in_proportion(traces, same)?
     } else if args.by_clock {
