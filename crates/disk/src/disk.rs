@@ -1,14 +1,14 @@
 //! An open disk.
 
-use crate::away::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
 use crate::fence::{self, Tenure};
+use crate::health::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::lease::Lease;
 use crate::maplog::Failure;
+use crate::overlay::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
 use crate::question::Latest;
 use crate::record::DiskRecord;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
-use crate::strain::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;

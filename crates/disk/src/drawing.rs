@@ -5,12 +5,12 @@
 //! the parts that nobody has read yet are read while no guest waits for the store; what is not read then is told
 //! as such. A large disk is drawn in steps, off the threads that serve, with turns for others in between.
 
-use crate::away::RoomLayer;
 use crate::blockmap::{BlockMap, BlockState, GROUP};
 use crate::chunk_map::{BlockPlace, ChunkMap};
 use crate::disks::must_be_there;
 use crate::layer::ShadowLayer;
 use crate::maplog::Identity;
+use crate::overlay::RoomLayer;
 use crate::record::DiskRecord;
 use crate::{Disk, Disks, Image, Loader};
 use block::{Attempt, BLOCK, Device, Result, Span, offload};

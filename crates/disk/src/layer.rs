@@ -2,10 +2,10 @@
 //! says which of its blocks count.
 
 use crate::blockmap::{BlockMap, BlockState, GROUP};
-use crate::doubt::{self, UnsyncedMark};
 use crate::maplog::{
     self, Failure, Identity, MapLog, Notes, NotesHandle, RECENT, REMEDY, WordOrigin, sync_notes,
 };
+use crate::unsynced::{self, UnsyncedMark};
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
 use parking_lot::Mutex;
@@ -127,7 +127,7 @@ impl ShadowLayer {
             doubted = true;
         }
         if doubted {
-            doubt::reread(&data)?;
+            unsynced::reread(&data)?;
         }
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);

@@ -14,7 +14,7 @@
 //! | `layer` | one data file and its map |
 //! | `blockmap` | the states of blocks in memory |
 //! | `maplog` | the states of blocks on stable storage |
-//! | `doubt` | what a failed sync leaves behind |
+//! | `unsynced` | what a failed sync leaves behind |
 //! | `record` | `disk.json`, what a disk is made of |
 //! | `lock` | one process has a disk open |
 //! | `space` | room in the file system of a home that guests do not get |
@@ -31,8 +31,8 @@
 //! | `lease` | who may use an open disk inside this process |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
-//! | `away` | [`Room`], private blocks that lie elsewhere than in the home |
-//! | `strain` | whether a disk is short of room or slow, and the store slow |
+//! | `overlay` | [`Room`], private blocks that lie elsewhere than in the home |
+//! | `health` | whether a disk is short of room or slow, and the store slow |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `mark` | whether a disk still holds what it did |
@@ -40,23 +40,23 @@
 //! | `write_back` | [`WriteBackLag`]: what is written goes up in the background, under no name of its own |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
-//! | `touches` | [`BootTrace`], what a boot reads of an image |
+//! | `boot_trace` | [`BootTrace`], what a boot reads of an image |
 //! | `compare` | where two manifests differ |
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
 
 mod attach;
-mod away;
 mod blockmap;
+mod boot_trace;
 mod chunk_map;
 mod compare;
 mod confirm;
 mod creation;
 mod disk;
 mod disks;
-mod doubt;
 mod drawing;
 mod fence;
+mod health;
 mod home;
 mod image;
 mod layer;
@@ -67,6 +67,7 @@ mod maplog;
 mod mark;
 mod model;
 mod moves;
+mod overlay;
 mod question;
 mod rebase;
 mod record;
@@ -76,26 +77,25 @@ mod shadow;
 mod snapshot;
 mod space;
 mod stack;
-mod strain;
 pub mod succession;
-mod touches;
+mod unsynced;
 mod upload_log;
 mod write_back;
 
 pub use attach::{Attachment, Ending};
-pub use away::{Room, RoomLayer};
+pub use boot_trace::BootTrace;
 pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use drawing::{ClosedDisk, DiskLayers, IsKept};
+pub use health::{DiskHealth, RoomProbe, Slow};
 pub use image::{BootCopyLoad, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{
     CreateOptions, DiskCounters, DiskInfo, DiskSource, Mode, Rebase, RebaseReport, RemoteDisk,
     Resident, SnapshotInfo,
 };
+pub use overlay::{Room, RoomLayer};
 pub use question::{OwnershipAnswer, OwnershipQuestion};
 pub use shadow::Shadow;
-pub use strain::{DiskHealth, RoomProbe, Slow};
-pub use touches::BootTrace;
 pub use write_back::WriteBackLag;

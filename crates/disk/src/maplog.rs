@@ -21,7 +21,7 @@ use self::format::{CheckpointSlot, MapLogHeader, RECORD_HEADER, RECORDS, RecordH
 pub(crate) use self::format::{Identity, decode_entries};
 use self::recent::LogPosition;
 pub(crate) use self::recent::{Notes, NotesHandle, SUFFIX as RECENT, sync as sync_notes};
-use crate::doubt;
+use crate::unsynced;
 use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, RandomFile, Result};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl MapLog {
     ) -> Result<Self> {
         let file = open_file(path, Open::WRITE)?;
         if doubted {
-            doubt::reread(&file)?;
+            unsynced::reread(&file)?;
         }
         let Replayed { last, acknowledged, length, notes, stands } =
             replay(path, &file, identity, limit, doubted, restore)?;

@@ -1,8 +1,8 @@
 //! `disk.json`: what a disk is made of. It is replaced as a whole, never changed in place.
 
 use crate::Mode;
-use crate::doubt;
 use crate::maplog::{Failure, RECENT, REMEDY};
+use crate::unsynced;
 use block::fs::{FsPath, Open};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ impl DiskRecord {
             let stray = match name.split_once('.') {
                 _ if name == FRESH => true,
                 Some((_, "map.new")) => true,
-                Some((number, "data" | "map" | RECENT | doubt::SUFFIX)) => {
+                Some((number, "data" | "map" | RECENT | unsynced::SUFFIX)) => {
                     number.parse().is_ok_and(|number: u32| !self.layers.contains(&number))
                 }
                 _ => false,

@@ -3,7 +3,7 @@
 
 use super::batch::RangeBatches;
 use super::layer::object_layer;
-use crate::trip::RoundTrip;
+use crate::round_trip::RoundTrip;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};

@@ -27,7 +27,7 @@
 //! | `resumed` | a batch goes on where its link broke |
 //! | `gathered` | joining reads |
 //! | `link_pace` | [`LinkTime`]: what reads over a network take |
-//! | `trip` | [`RoundTrip`]: what a request takes before its first byte |
+//! | `round_trip` | [`RoundTrip`]: what a request takes before its first byte |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
 //! | `directory` | a directory as a backend, and what of it is durable |
 //! | `mounted` | a directory that may be an empty mount point |
@@ -60,10 +60,10 @@ mod place;
 pub mod publish;
 mod requests;
 mod resumed;
+mod round_trip;
 mod spare;
 mod staging;
 pub mod testing;
-mod trip;
 mod turns;
 
 pub use amount::Amount;
@@ -79,5 +79,5 @@ pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
     get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
 };
+pub use round_trip::RoundTrip;
 pub use staging::sweep_staging;
-pub use trip::RoundTrip;

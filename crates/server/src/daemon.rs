@@ -23,7 +23,7 @@ use super::running::{RunningServer, ServerOrder};
 use super::signals::{SignalAction, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
-use super::{discovery, forecast, head_room, spare, strain, vhost_user};
+use super::{discovery, forecast, head_room, spare, trouble, vhost_user};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
 use crate::client::ControlClient;
@@ -510,7 +510,7 @@ fn work_beside(
     others.spawn(forecast::follow(Arc::clone(&running.engine.cache), stop.clone()));
     others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
     let (troubles, engine) = (Arc::clone(&running.troubles), Arc::clone(&running.engine));
-    others.spawn(strain::follow(troubles, engine, stop.clone()));
+    others.spawn(trouble::follow(troubles, engine, stop.clone()));
     if let Some(porter) = &running.porter {
         let stop = stop.clone();
         others.spawn(Arc::clone(porter).follow(async move { stop.wait().await }));

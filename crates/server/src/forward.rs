@@ -1,9 +1,9 @@
 //! Another server's exports: every client gets a connection of its own to that server.
 
 use super::listen::ListenOptions;
-use super::plain;
 use super::record::{Recording, RecordingView};
 use super::recordings::RecordingTarget;
+use super::without_home;
 use async_trait::async_trait;
 use block::{Device, Result};
 use engine::Config;
@@ -85,6 +85,6 @@ pub async fn record(
     let notes = format!("recorded between clients and {to}");
     let recording = Recording::start(RecordingTarget::File(out), limit, &notes)?;
     let exports = recording.exports(Arc::new(ForwardExports::new(to.clone(), options)));
-    let served = plain::run(exports, None, Path::new("."), &Config::default(), asked).await;
+    let served = without_home::run(exports, None, Path::new("."), &Config::default(), asked).await;
     Ok((served, recording.finish().await))
 }

@@ -20,8 +20,8 @@
 //! | [`file`](mod@file) | one file as the only export |
 //! | [`until`] | servers besides the daemon: of a home or a file, until something ends |
 //! | [`background`] | the server of a home, started by a command that needs it |
-//! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
-//! | [`plain`] | listeners without a home: `--file` |
+//! | [`one_client`] | `--single` and `--run`: one client, or one command, and the end |
+//! | [`without_home`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`gateway`](mod@gateway) | the store by HTTPS, for clients with certificates |
 //! | [`iscsi`](mod@iscsi) | the same exports by iSCSI |
@@ -44,7 +44,7 @@
 //! | [`forecast`] | what other caches would do is followed |
 //! | [`spare`] | how many processors there are to spare for busy polling |
 //! | [`throttle`] | exports as slow, or as faulty, as a modelled disk |
-//! | [`strain`] | full and slow disks, and a slow store, are noticed |
+//! | [`trouble`] | full and slow disks, and a slow store, are noticed |
 //! | [`api`] | what the control socket asks and answers |
 //! | [`client`] | how commands reach the disks that a server has open |
 //! | [`control`] | the control socket |
@@ -73,7 +73,6 @@ pub mod background;
 mod bearer;
 mod boots;
 pub mod borrow;
-pub mod brief;
 pub mod client;
 mod control;
 pub mod daemon;
@@ -103,11 +102,11 @@ mod metrics;
 mod names;
 pub mod netboot;
 pub mod notify;
+pub mod one_client;
 pub mod options;
 mod orders;
 mod origin;
 mod peers;
-mod plain;
 mod prepared;
 pub mod record;
 mod recordings;
@@ -120,8 +119,9 @@ mod security;
 pub mod signals;
 mod spare;
 pub mod status;
-pub mod strain;
 pub mod throttle;
+pub mod trouble;
 pub mod until;
 mod upkeep;
 pub mod vhost_user;
+mod without_home;

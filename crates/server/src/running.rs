@@ -3,8 +3,8 @@
 use super::audit::AuditLog;
 use super::head_room;
 use super::record::Recording;
-use super::strain;
 use super::throttle::Throttles;
+use super::trouble;
 use crate::api::{Draining, Reloaded};
 use agent::Porter;
 use block::{Error, Result};
@@ -37,7 +37,7 @@ pub(crate) struct RunningServer {
     pub(crate) throttles: Option<Arc<Throttles>>,
     pub(crate) head_room: head_room::Meter,
     /// Full and slow disks.
-    pub(crate) troubles: Arc<strain::Troubles>,
+    pub(crate) troubles: Arc<trouble::Troubles>,
     /// The longest mean response that is bearable, in milliseconds; 0: any.
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.

@@ -2,17 +2,17 @@
 //! a signal comes.
 
 use super::boots::BootHelps;
-use super::brief::{self, Single};
 use super::exports::HomeExports;
 use super::file::FileExports;
 use super::lease::KeptLease;
 use super::limits::limits;
 use super::listen::ListenOptions;
+use super::one_client::{self, Single};
 use super::options::ServerOptions;
-use super::plain;
 use super::record::{Recording, recorded};
 use super::security::Security;
 use super::throttle::{Throttles, throttled};
+use super::without_home;
 use crate::borrow::shadow::Shadows;
 use block::Result;
 use engine::{Config, Engine, Home, StoreUse};
@@ -48,7 +48,7 @@ impl ServeUntil {
     ) -> Result<ExitCode> {
         let limits = limits(config);
         match self {
-            Self::Command(command) => brief::run(exports, limits, command, name).await,
+            Self::Command(command) => one_client::run(exports, limits, command, name).await,
             Self::OneClient => {
                 let asked = asked.under(config);
                 let client = Single::find(&asked).await?;
@@ -120,7 +120,7 @@ pub async fn serve_file(
         Some(until) => until.serve(exports, home.dir(), config, &options.listen, &name).await,
         None => {
             let asked = options.listen.under(config);
-            plain::run(exports, Some(name), home.dir(), config, &asked).await
+            without_home::run(exports, Some(name), home.dir(), config, &asked).await
         }
     };
     if let Some(recording) = &recording {

@@ -5,7 +5,7 @@
 //! ([`Store::add_source`]): in the pack of the same name, then by its id in their indexes. What is
 //! found is verified like everything else. Nothing is written: that is what a repair is for.
 
-use crate::known::ChunkTable;
+use crate::chunk_table::ChunkTable;
 use crate::maps::{MapId, MapLookup, MapTurn};
 use crate::moved::{MAX_STEPS, Moved};
 use crate::object;

@@ -34,7 +34,7 @@
 //! | `manifest_root` | its root, as it is stored |
 //! | [`maps`] | roots, segments and boot lists, from whoever has them nearby |
 //! | [`stats`] | how much names hold and share |
-//! | [`stretch`] | chunks near each other, read in one request |
+//! | [`coalesced_read`] | chunks near each other, read in one request |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
@@ -44,7 +44,7 @@
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
-//! | `known` | the chunks that a store has already |
+//! | `chunk_table` | the chunks that a store has already |
 //! | `upload` | [`UploadPlan`]: how what an import stores goes up |
 //! | `progress` | [`Progress`]: how far a long operation is |
 //! | [`sweep`] | reading all of an image |
@@ -64,7 +64,9 @@
 pub mod bootcopy;
 pub mod bootlist;
 pub mod chunk;
+mod chunk_table;
 pub mod chunker;
+pub mod coalesced_read;
 mod collection;
 mod condemned;
 pub mod copy;
@@ -77,7 +79,6 @@ pub mod id;
 pub mod images;
 pub mod import;
 pub mod keys;
-mod known;
 pub mod manifest;
 mod manifest_root;
 pub mod maps;
@@ -105,7 +106,6 @@ mod shared;
 mod slots;
 pub mod stats;
 mod store;
-pub mod stretch;
 pub mod sweep;
 pub mod testing;
 mod upload;
@@ -114,6 +114,7 @@ mod wire;
 pub mod world;
 
 pub use chunk::ChunkRef;
+pub use coalesced_read::CoalescedRead;
 pub use counters::{Loads, StoreCounters};
 pub use encoding::Encoding;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
@@ -129,6 +130,5 @@ pub use session::Session;
 pub use settings::Settings;
 pub use slots::{KeySlot, NewKey, SlotKind};
 pub use store::{OtherStore, Store};
-pub use stretch::CoalescedRead;
 pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 pub use world::{Clock, Entropy, World};

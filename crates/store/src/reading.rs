@@ -1,8 +1,8 @@
 //! Reading chunks: from their place, out of what was read for several, or from wherever else they are.
 
+use crate::coalesced_read::CoalescedRead;
 use crate::heal;
 use crate::store::on_its_own;
-use crate::stretch::CoalescedRead;
 use crate::{ChunkRef, Store};
 use block::Result;
 use bytes::Bytes;

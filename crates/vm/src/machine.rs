@@ -9,7 +9,7 @@ use crate::ram::{GuestRam, WRITTEN};
 use crate::resume_set::FirstReads;
 use crate::{
     GuestClock, MachineSpec, MemoryImage, Monitor, NearbyChunks, Parcel, RunClaim, agent, ahead,
-    device_state, plain,
+    device_state, memory_file,
 };
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result, offload};
@@ -263,7 +263,7 @@ impl RunningMachine {
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(error = %e, "all memory is fetched before the guest goes on");
                 let path = host.directory.join("memory");
-                unless_ended(end, plain::fill(&ram, &path)).await?;
+                unless_ended(end, memory_file::fill(&ram, &path)).await?;
                 MappedMemory::File(path)
             }
             Err(e) => return Err(e),

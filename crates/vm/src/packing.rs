@@ -5,7 +5,7 @@ use crate::machine::{MachineDisk, MappedMemory, RunningMachine};
 use crate::pending::{PendingSuspension, SuspendedParts};
 use crate::resume_set::FirstReads;
 use crate::save::{self, MachineTail};
-use crate::{MemoryImage, Parcel, RunClaim, device_state, mount, plain, resume_set};
+use crate::{MemoryImage, Parcel, RunClaim, device_state, memory_file, mount, resume_set};
 use block::{Error, Result};
 use serde_json::Value;
 use std::sync::atomic::Ordering;
@@ -261,7 +261,7 @@ impl RunningMachine {
     async fn collect(&self) -> Result<()> {
         match &self.memory {
             Some(MappedMemory::Mounted(mounted)) => mount::write_back(&mounted.file()).await,
-            Some(MappedMemory::File(path)) => plain::collect(&self.ram, path).await,
+            Some(MappedMemory::File(path)) => memory_file::collect(&self.ram, path).await,
             None => Err(Error::conflict("the machine has ended")),
         }
     }

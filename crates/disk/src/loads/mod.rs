@@ -13,7 +13,7 @@ mod reach;
 
 pub(crate) use queue::Urgency;
 
-use crate::strain::{Slow, SlowBound, WaitKind, Waits};
+use crate::health::{Slow, SlowBound, WaitKind, Waits};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use cache::Cache;

@@ -8,13 +8,13 @@
 //! | `text` | discovery |
 //! | `input` | the bytes that came |
 //! | `logins` | who leaves when there are too many that log in |
-//! | `looking` | for how long the next command is looked for |
+//! | `busy_poll` | for how long the next command is looked for |
 //! | `registry` | which sessions and units there are; reinstatement |
 
+mod busy_poll;
 mod connection;
 mod input;
 mod logins;
-mod looking;
 mod registry;
 mod session;
 mod tasks;

@@ -6,9 +6,9 @@ mod management;
 mod observed;
 
 use super::Inner;
+use super::busy_poll::BusyPolling;
 use super::connection::{NO_TAG, SEGMENT, SessionEnd};
 use super::input::PduBuffer;
-use super::looking::Looking;
 use super::tasks::{Task, TaskStep};
 use super::text::Answers;
 use crate::codec::request::{CommandPdu, DataOut, Simple};
@@ -177,7 +177,7 @@ impl<'a> FullFeatureSession<'a> {
     }
 
     /// Takes the PDUs that are there; `false` when the initiator has to take answers before the rest of them.
-    async fn take(&mut self, input: &mut PduBuffer, looking: &mut Looking<'_>) -> Result<bool> {
+    async fn take(&mut self, input: &mut PduBuffer, looking: &mut BusyPolling<'_>) -> Result<bool> {
         while self.end.is_none() {
             if self.output.unsent().len() > UNSENT {
                 return Ok(false);

@@ -11,7 +11,7 @@
 //! | `map_file` | a root, a segment or a boot list in a file |
 //! | `index` | what is in all pack files, in one: only quicker to read |
 //! | `record` | [`MediaRecord`]: an image, a disk or a machine that was written |
-//! | `wanted` | [`MediaImage`]: what is to be on a medium, and in which order |
+//! | `contents` | [`MediaImage`]: what is to be on a medium, and in which order |
 //! | `room` | what files take on its file system, and how much may still be written |
 //! | `write` | [`write()`], [`remove`]: what fits, and what may go |
 //! | `files` | making and deleting files |
@@ -20,6 +20,7 @@
 
 mod answer;
 mod check;
+mod contents;
 mod files;
 mod head;
 pub(crate) mod index;
@@ -29,13 +30,12 @@ pub(crate) mod record;
 mod room;
 #[cfg(test)]
 mod tests;
-mod wanted;
 mod write;
 
 pub use answer::MediaSource;
 pub use check::{MediaVerifyReport, verify};
+pub use contents::MediaImage;
 pub use record::{MediaRecord, RecordKind};
-pub use wanted::MediaImage;
 pub use write::{MediaWriteReport, WrittenImage, remove, write};
 
 use crate::regular::open_regular;

@@ -4,13 +4,13 @@
 //! record comes when its chunks are there, the index file last. So a writing that ended anywhere, by a
 //! kill or by pulling the medium out, goes on where it was.
 
+use super::contents::{ImageContents, MediaImage};
 use super::files::{delete, put_file, put_pack, replace, write_index};
 use super::head::{self, HEAD};
 use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
 use super::record::{self, MediaRecord, StoredRecord};
 use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
-use super::wanted::{ImageContents, MediaImage};
 use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};

@@ -6,7 +6,7 @@
 //! or at the device. Carried out late, a write among them would replace what was written since. So a
 //! new connection takes no request until each older one of its client, and any whose peer has hung up,
 //! has *settled*: it has nothing at the device and nothing unread. How an older connection settles,
-//! and when it drops what it has not answered, is in `connection/doubt.rs`. Other connections of one
+//! and when it drops what it has not answered, is in `connection/supersession.rs`. Other connections of one
 //! client, which are in use side by side, settle at once or show that they are alive.
 //!
 //! What is still in the network when a new connection attaches comes to the server later. A client that

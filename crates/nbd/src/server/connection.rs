@@ -11,8 +11,8 @@
 //! usually have little to do.
 
 mod deadlines;
-mod doubt;
-mod looking;
+mod polling;
+mod supersession;
 
 #[cfg(test)]
 mod tests;
@@ -30,12 +30,12 @@ use crate::codec::names::command_name;
 use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle};
 use block::{Error, Result};
-use doubt::Supersession;
 use futures::future::BoxFuture;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use supersession::Supersession;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -307,7 +307,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     return Poll::Ready(ConnectionEnd::Stopped);
                 }
                 if self.looks() && self.polled.elapsed() >= ATTENTION {
-                    looking::yield_now(cx);
+                    polling::yield_now(cx);
                     return Poll::Pending;
                 }
                 match self.receive_or_look(cx) {

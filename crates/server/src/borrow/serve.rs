@@ -3,10 +3,10 @@
 use super::control::{self, ControlRequest, Paths, Reply};
 use super::report::{DownRequest, DownView};
 use super::session::{BorrowSession, complain};
-use crate::brief;
 use crate::file::FileExports;
 use crate::limits::limits;
 use crate::notify::notify;
+use crate::one_client;
 use crate::signals::{Signals, Switch};
 use crate::{listen, spare};
 use block::{Error, Result};
@@ -124,7 +124,7 @@ pub async fn run(
 pub async fn run_command(session: BorrowSession, command: &str) -> Result<ExitCode> {
     let exports = FileExports::new(session.device(), Path::new(&session.name));
     let limits = limits(&Config::default());
-    let ended = brief::run(Arc::new(exports), limits, command, &session.name).await;
+    let ended = one_client::run(Arc::new(exports), limits, command, &session.name).await;
     let asked = DownRequest::default();
     let written = session.write_back(&asked).await;
     let down = session.end(&asked, *written.as_ref().unwrap_or(&0)).await;

@@ -3,7 +3,7 @@
 use super::views::{BusyClient, KindTimes, LivePoint, LiveRow, PointTimes};
 use crate::latency::LatencyView;
 use crate::running::RunningServer;
-use crate::strain::Ongoing;
+use crate::trouble::Ongoing;
 use nbd::server::TimedOperation;
 use nbd::{Counters, Traffic};
 use std::cmp::Reverse;

@@ -8,7 +8,7 @@ use super::views::{Hello, LiveCache, LivePoint, LiveStore, LiveTrouble, LiveView
 use crate::head_room::HeadRoomView;
 use crate::running::RunningServer;
 use crate::signals::Switch;
-use crate::strain::Ongoing;
+use crate::trouble::Ongoing;
 use block::{Error, Result};
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;

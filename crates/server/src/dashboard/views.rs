@@ -2,7 +2,7 @@
 
 use crate::head_room::HeadRoomView;
 use crate::latency::LatencyView;
-use crate::strain::TroubleView;
+use crate::trouble::TroubleView;
 use cache::Forecast;
 use engine::api::{ImageView, SnapshotView};
 use engine::lineage::LineageNode;

@@ -15,7 +15,7 @@ use nbd::{Address, Uri};
 use serde::Serialize;
 use server::client::ControlClient;
 use server::options::ServerOptions;
-use server::{background, brief, daemon, listen};
+use server::{background, daemon, listen, one_client};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -297,7 +297,7 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
         device::bring_up(&home, &name, index, process(&home).await?).await?;
     }
     if let Some(command) = &args.run {
-        return brief::command(command, &uri, view.socket.as_ref(), &name).await;
+        return one_client::command(command, &uri, view.socket.as_ref(), &name).await;
     }
     let qemu = format!("qemu-system-x86_64 -m 1G -drive 'if=virtio,format=raw,file={uri}'");
     let made = AttachedExport {

@@ -4,7 +4,7 @@
 use super::feed::{Batch, Feed, FeedItem};
 use super::writer::{ChunkOrigin, PreparedItem, Writer};
 use crate::chunk;
-use crate::known::ChunkTable;
+use crate::chunk_table::ChunkTable;
 use crate::{Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
 use bytes::Bytes;

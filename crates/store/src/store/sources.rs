@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::PackId;
-use crate::known::ChunkTable;
+use crate::chunk_table::ChunkTable;
 use crate::maps::MapLookup;
 use crate::moved::Moved;
 use block::{Error, Result};

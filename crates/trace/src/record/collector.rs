@@ -1,8 +1,8 @@
 //! Gathers what connections noted and writes it in order of time.
 
 use super::Recorder;
-use super::held::{Owner, ReorderBuffer};
 use super::log::{AnswerBatch, Party};
+use super::reorder::{Owner, ReorderBuffer};
 use crate::header::MAX_PARTIES;
 use crate::native::column::Effort;
 use crate::native::writer::Writer;

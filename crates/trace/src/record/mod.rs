@@ -9,12 +9,12 @@
 //! | module | concept |
 //! |---|---|
 //! | [`log`](mod@log) | [`ConnectionLog`], what a connection notes into |
-//! | `held` | notes that wait for their place |
+//! | `reorder` | notes that wait for their place |
 //! | [`collector`] | [`Collector`], which writes |
 
 mod collector;
-mod held;
 mod log;
+mod reorder;
 
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,9 @@
 
 use super::{FullFeatureSession, Phase, UNSENT};
 use crate::codec::response::{self, Output};
+use crate::server::busy_poll::BusyPolling;
 use crate::server::connection::{SessionEnd, leave_seconds};
 use crate::server::input::PduBuffer;
-use crate::server::looking::Looking;
 use crate::server::registry::SessionOrder;
 use block::{Error, Result};
 use futures::stream::StreamExt;
@@ -51,7 +51,7 @@ impl FullFeatureSession<'_> {
         let mut patience = pin!(tokio::time::sleep(Duration::ZERO));
         let mut pause = pin!(tokio::time::sleep(Duration::ZERO));
         let mut leaving = false;
-        let mut looking = Looking::new(self.inner, stream.watch());
+        let mut looking = BusyPolling::new(self.inner, stream.watch());
         loop {
             let all_taken = match self.take(input, &mut looking).await {
                 Ok(all_taken) => all_taken,

@@ -3,12 +3,12 @@
 //! | module | concept |
 //! |---|---|
 //! | [`scripts`] | a script that asks for names |
-//! | [`wanted`] | what kind of name a word of a command line is |
+//! | [`name_kind`] | what kind of name a word of a command line is |
 //! | [`names`] | the names of a home |
 
+mod name_kind;
 mod names;
 mod scripts;
-mod wanted;
 
 use block::Result;
 use clap::Command;
@@ -55,7 +55,7 @@ pub(crate) async fn complete(
     home: impl FnOnce(Option<&str>) -> Result<Home>,
 ) -> Result<()> {
     program.build();
-    let Some(wanted) = wanted::at_end(&program, &args.words) else { return Ok(()) };
+    let Some(wanted) = name_kind::at_end(&program, &args.words) else { return Ok(()) };
     let Ok(home) = home(wanted.home.as_deref()) else { return Ok(()) };
     let begun = args.words.last().map(String::as_str).unwrap_or_default();
     let found = names::of(&home, wanted.kind).await;

@@ -1,6 +1,6 @@
 //! The names of a home, as far as they are found at once and without asking anybody for anything.
 
-use super::wanted::NameKind;
+use super::name_kind::NameKind;
 use engine::{Config, Home};
 use objects::is_remote;
 use std::path::Path;

@@ -294,7 +294,7 @@ mod tests {
     use super::super::rates::tests::state;
     use super::*;
     use server::status::ExportView;
-    use server::strain::TroubleView;
+    use server::trouble::TroubleView;
     use std::time::Duration;
 
     fn now() -> ServerRates {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const ATTENTION: Duration = Duration::from_micros(200);
 
 /// Whether, and for how long, one connection looks.
-pub(super) struct Looking<'a> {
+pub(super) struct BusyPolling<'a> {
     inner: &'a Inner,
     processors: &'a Processors,
     when: BusyPoll,
@@ -30,7 +30,7 @@ pub(super) struct Looking<'a> {
     slept: bool,
 }
 
-impl<'a> Looking<'a> {
+impl<'a> BusyPolling<'a> {
     /// For the connection whose socket this is.
     pub(super) fn new(inner: &'a Inner, watch: Watch) -> Self {
         let when = inner.limits.busy_poll;
