@@ -7,6 +7,8 @@
 //! | `passing` | connections on their way to another process |
 //! | `stream`, `registered` | a connected socket that wakes for what is waited for |
 //! | `tls` | encryption, and clients with certificates |
+//! | `admission` | which connections are let in |
+//! | `service` | one client, from the greeting to the end of its session |
 //! | `handshake` | the negotiation |
 //! | `negotiations` | who leaves when there are too many that negotiate |
 //! | `connection` | the request loop of one connection |
@@ -21,6 +23,7 @@
 //! | `latency` | how long requests took |
 //! | `observing` | what a session's observer is told |
 
+mod admission;
 mod attachments;
 mod budget;
 mod busy_poll;
@@ -41,6 +44,7 @@ mod pace;
 mod passing;
 mod registered;
 mod replies;
+mod service;
 mod stream;
 mod tls;
 
@@ -61,26 +65,22 @@ pub use passing::{Carrier, ConnectionRemainder, Interrupted, PassedConnection, P
 pub use stream::{ConnectedSocket, Watch};
 pub use tls::{Credentials, Tls};
 
-use attachments::{Attached, Attachments};
-use block::{Device, Error, Result};
+use admission::{ConnectedClient, ConnectionSeat};
+use attachments::Attachments;
+use block::{Error, Result};
 use budget::Budget;
 use complaints::Complaints;
-use connection::{Connection, ConnectionEnd};
 use counters::CounterRegistry;
-use engine::EngineSetup;
-use futures::FutureExt;
-use handshake::{Agreed, Channel, NegotiationOutcome};
 use listener::Accepted;
-use negotiations::{Attended, Negotiation, Negotiations};
+use negotiations::Negotiations;
 use passing::ListenerSignals;
 use std::collections::HashMap;
 use std::future::Future;
 use std::num::NonZero;
-use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -381,419 +381,6 @@ impl Inner {
         if ended.as_ref().is_err_and(|e| e.is_panic()) {
             self.registry.panics.fetch_add(1, Relaxed);
             tracing::error!("a connection was lost by a fault of the program");
-        }
-    }
-}
-
-/// One connection's place among those that are allowed.
-struct ConnectionSeat {
-    inner: Arc<Inner>,
-    limits: Arc<ServerLimits>,
-    seat: Mutex<Option<ClientSeat>>,
-    /// It is counted as accepted or refused.
-    counted: AtomicBool,
-    /// It is another connection's.
-    gave_up: Arc<AtomicBool>,
-    /// To see that the client leaves, where there is a socket.
-    watch: Option<Watch>,
-}
-
-/// A client that has a connection.
-struct ConnectedClient {
-    connections: usize,
-    /// What all of them may hold.
-    part: Arc<Budget>,
-}
-
-/// A connection's place among those of its client.
-struct ClientSeat {
-    inner: Arc<Inner>,
-    caller: String,
-    part: Arc<Budget>,
-}
-
-impl ConnectionSeat {
-    /// # Errors
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when there are too many connections, of all
-    /// or of this client.
-    fn take(inner: &Arc<Inner>, peer: &Peer) -> Result<Self> {
-        let registry = &inner.registry;
-        let limits = inner.limits();
-        let before = registry.connections.fetch_add(1, Relaxed);
-        // Gives it back on drop.
-        let (inner, seat) = (Arc::clone(inner), Mutex::default());
-        let (counted, gave_up) = (AtomicBool::new(false), Arc::default());
-        let place = Self { inner, limits, seat, counted, gave_up, watch: None };
-        place.sit_down(peer)?;
-        if before >= place.limits.connections as u64 && !place.inherits() {
-            place.count_once(|registry| &registry.refused);
-            let most = place.limits.connections;
-            return Err(Error::unavailable(format!(
-                "more than {most} connections: raise the limit"
-            )));
-        }
-        Ok(place)
-    }
-
-    /// Whether a connection that keeps the server waiting in its negotiation leaves it its place.
-    fn inherits(&self) -> bool {
-        let made = self.inner.negotiations.make_room(self.limits.handshake_deadline);
-        if made {
-            self.inner.registry.connections.fetch_sub(1, Relaxed);
-        }
-        made
-    }
-
-    /// Counts the connection to this client, and to no other any more.
-    ///
-    /// # Errors
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when the client has too many.
-    fn sit_down(&self, peer: &Peer) -> Result<()> {
-        let (seat, connections) = ClientSeat::take(&self.inner, &peer.identity);
-        let most = self.limits.client_connections;
-        if most > 0 && connections > most {
-            self.count_once(|registry| &registry.refused);
-            let why = format!("more than {most} connections of one client: raise the limit");
-            return Err(Error::unavailable(why));
-        }
-        *lock(&self.seat) = Some(seat);
-        Ok(())
-    }
-
-    /// What the client's connections may hold.
-    fn part_of_client(&self) -> Arc<Budget> {
-        let seat = lock(&self.seat);
-        let part = seat.as_ref().map(|seat| Arc::clone(&seat.part));
-        part.unwrap_or_else(|| Budget::new(self.limits.client_budget()))
-    }
-
-    /// Counts the connection as refused, or as accepted, which it is when no limit can refuse it any more.
-    fn count_once(&self, what: impl Fn(&CounterRegistry) -> &AtomicU64) {
-        if !self.counted.swap(true, Relaxed) {
-            self.count(what);
-        }
-    }
-
-    fn count(&self, what: impl Fn(&CounterRegistry) -> &AtomicU64) {
-        what(&self.inner.registry).fetch_add(1, Relaxed);
-    }
-
-    /// Serves a client from the greeting to the end, or until it can be passed on.
-    async fn client<S>(
-        &self,
-        mut stream: S,
-        peer: &Peer,
-        tls: Option<Tls>,
-        told: &mut ListenerSignals,
-    ) -> Result<Option<(S, Interrupted)>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let deadline = Instant::now() + self.limits.handshake_deadline;
-        if tls.is_none() {
-            self.count_once(|registry| &registry.accepted);
-        }
-        let channel = match &tls {
-            None => Channel::Plain,
-            Some(tls) if tls.required => Channel::MustEncrypt,
-            Some(_) => Channel::MayEncrypt,
-        };
-        let step = self.inner.negotiations.begin(self.watch.clone(), &self.gave_up);
-        let negotiated = self.negotiate(&mut stream, peer, channel, &step);
-        let outcome = self.in_time(negotiated, deadline, peer, &step, told).await?;
-        match (outcome, tls) {
-            (Some(NegotiationOutcome::Use(agreed)), _) => {
-                let agreed = self.keep(step, peer, *agreed).await?;
-                self.session(stream, peer, agreed, told).await
-            }
-            (Some(NegotiationOutcome::StartTls(flags)), Some(tls)) => {
-                // In a box: what it takes is not to be paid for by connections without TLS.
-                let encrypted = async {
-                    let accepted = tls.accept(stream, peer);
-                    let accepted = self.in_time(accepted, deadline, peer, &step, told).await?;
-                    let Some((mut stream, peer)) = accepted else { return Ok(()) };
-                    self.sit_down(&peer)?;
-                    let channel = Channel::Encrypted(flags);
-                    let negotiated = self.negotiate(&mut stream, &peer, channel, &step);
-                    match self.in_time(negotiated, deadline, &peer, &step, told).await? {
-                        Some(NegotiationOutcome::Use(agreed)) => {
-                            let agreed = self.keep(step, &peer, *agreed).await?;
-                            match self.session(stream, &peer, agreed, told).await? {
-                                Some((stream, session)) => {
-                                    let stall = self.limits.stall_deadline;
-                                    told.pass_inside(stream, session, stall)
-                                }
-                                None => Ok(()),
-                            }
-                        }
-                        outcome => self.part(stream, outcome).await,
-                    }
-                };
-                Box::pin(encrypted).await.map(|()| None)
-            }
-            (outcome, _) => self.part(stream, outcome).await.map(|()| None),
-        }
-    }
-
-    async fn negotiate<S>(
-        &self,
-        stream: &mut S,
-        peer: &Peer,
-        channel: Channel,
-        negotiation: &Negotiation<'_>,
-    ) -> Result<NegotiationOutcome>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let exports = Attended { exports: &*self.inner.exports, negotiation };
-        handshake::negotiate(stream, &exports, &self.limits, peer, channel).await
-    }
-
-    /// Keeps the place behind a negotiation.
-    ///
-    /// # Errors
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when it is another's.
-    async fn keep(
-        &self,
-        negotiation: Negotiation<'_>,
-        peer: &Peer,
-        agreed: Agreed,
-    ) -> Result<Agreed> {
-        if negotiation.ends() {
-            return Ok(agreed);
-        }
-        agreed.session.close(SessionEnding::Lost).await;
-        Err(self.gives_up(peer))
-    }
-
-    fn gives_up(&self, peer: &Peer) -> Error {
-        self.count(|r| &r.failed_handshakes);
-        tracing::debug!(%peer, "its place was needed while it was silent in its negotiation");
-        Error::unavailable(format!("{peer}: too many connections, and it was silent"))
-    }
-
-    /// Does a part of the negotiation, unless it fails or takes too long; `None` when the server
-    /// stops, or hands over and cannot wait.
-    async fn in_time<T>(
-        &self,
-        step: impl Future<Output = Result<T>>,
-        deadline: Instant,
-        peer: &Peer,
-        negotiation: &Negotiation<'_>,
-        told: &mut ListenerSignals,
-    ) -> Result<Option<T>> {
-        let done = tokio::select! {
-            biased;
-            done = tokio::time::timeout_at(deadline, step) => done,
-            () = negotiation.leaves() => return Err(self.gives_up(peer)),
-            () = told.wants_no_negotiation() => return Ok(None),
-        };
-        match done {
-            Ok(Ok(done)) => Ok(Some(done)),
-            Ok(Err(e)) => {
-                self.count(|r| &r.failed_handshakes);
-                tracing::debug!(%peer, error = %e, "negotiation failed");
-                Err(e.context(peer))
-            }
-            Err(_) => {
-                self.count(|r| &r.failed_handshakes);
-                tracing::debug!(%peer, "negotiation did not end in time");
-                Err(Error::unavailable(format!(
-                    "{peer}: the negotiation did not end in {:?}",
-                    self.limits.handshake_deadline
-                )))
-            }
-        }
-    }
-
-    /// Closes a connection that came to nothing; one that was told to leave, in good order.
-    async fn part<S>(&self, mut stream: S, outcome: Option<NegotiationOutcome>) -> Result<()>
-    where
-        S: AsyncWrite + Unpin,
-    {
-        if outcome.is_some() {
-            let stall = self.limits.stall_deadline;
-            let _ = tokio::time::timeout(stall, stream.shutdown()).await;
-        }
-        Ok(())
-    }
-
-    /// Serves the requests of a client, to the end or until it can be passed on.
-    async fn session<S>(
-        &self,
-        mut stream: S,
-        peer: &Peer,
-        agreed: Agreed,
-        told: &mut ListenerSignals,
-    ) -> Result<Option<(S, Interrupted)>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
-    {
-        let Agreed { session, style, allocation, reinstates, keeper, rest } = agreed;
-        let peer = keeper.as_ref().unwrap_or(peer);
-        self.count_once(|registry| &registry.accepted);
-        let Inner { registry, budget, .. } = &*self.inner;
-        let limits = &*self.limits;
-        let export = session.name().to_owned();
-        let device = Arc::clone(session.device());
-        tracing::info!(%peer, export, ?style, "session opened");
-        let share = registry.join(&export, &peer.identity);
-        let (attached, older) = match device.read_only() {
-            true => (None, None),
-            false => {
-                let watch = self.watch.clone();
-                let attachments = &self.inner.attachments;
-                let (attached, older) =
-                    attachments.attach(&export, &peer.identity, reinstates, watch);
-                (Some(attached), older)
-            }
-        };
-        let terms = EngineSetup {
-            device: Arc::clone(&device),
-            export: export.clone(),
-            style,
-            allocation,
-            max_request: limits.max_request,
-            in_flight_bytes: limits.in_flight_bytes,
-            budget: Arc::clone(budget),
-            part: self.part_of_client(),
-            meter: Arc::clone(&share.meter),
-            observer: session.observer(),
-        };
-        let work = async {
-            let stall = limits.stall_deadline;
-            let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
-            connection.notice(self.watch.clone());
-            connection.look(limits.busy_poll, &self.inner.processors);
-            connection.follow(older);
-            drive(connection, told, attached.as_ref()).await
-        };
-        let end = AssertUnwindSafe(work).catch_unwind().await;
-        drop(attached); // nothing is in flight: who follows goes on
-        let (ending, result) = match end {
-            Ok(ConnectionEnd::Done) => (SessionEnding::Clean, Ok(())),
-            Ok(ConnectionEnd::Vanished | ConnectionEnd::Replaced) => (SessionEnding::Lost, Ok(())),
-            Ok(ConnectionEnd::Stopped) => {
-                flush(&*device, &export).await;
-                (SessionEnding::Lost, Ok(()))
-            }
-            // Whoever goes on would flush without what is lost here: the client must know.
-            Ok(ConnectionEnd::Interrupted(_)) if !flush(&*device, &export).await => {
-                (SessionEnding::Lost, Ok(()))
-            }
-            Ok(ConnectionEnd::Interrupted(rest)) => {
-                session.close(SessionEnding::Lost).await; // the client is known again when it goes on
-                tracing::info!(%peer, export, "session interrupted, to be passed on");
-                let session = Interrupted {
-                    peer: peer.clone(),
-                    export,
-                    style,
-                    allocation,
-                    size: device.size(),
-                    read_only: device.read_only(),
-                    reinstates,
-                    rest,
-                };
-                return Ok(Some((stream, session)));
-            }
-            Ok(ConnectionEnd::Broken(e)) => (SessionEnding::Lost, Err(e.context(peer))),
-            Ok(ConnectionEnd::Violation(e)) => {
-                self.count(|r| &r.protocol_errors);
-                if self.inner.complaints.admits(&peer.identity, Instant::now()) {
-                    tracing::warn!(
-                        %peer, export, error = %e, "closed: the client broke the protocol"
-                    );
-                }
-                (SessionEnding::Lost, Err(e.context(peer)))
-            }
-            Err(_) => {
-                self.count(|r| &r.panics);
-                tracing::error!(%peer, export, "session lost by a fault of the program");
-                (SessionEnding::Lost, Err(Error::internal(format!("{peer}: a request panicked"))))
-            }
-        };
-        session.close(ending).await;
-        self.inner.complaints.log_left_out(Instant::now());
-        tracing::info!(%peer, export, ?ending, "session closed");
-        let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
-        result.map(|()| None)
-    }
-}
-
-/// Answers a connection's requests until it ends by itself, or because the server is told to pass it on
-/// or to stop.
-async fn drive<S>(
-    mut connection: Connection<'_, S>,
-    told: &mut ListenerSignals,
-    attached: Option<&Attached>,
-) -> ConnectionEnd
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
-    loop {
-        tokio::select! {
-            biased;
-            end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
-            now = told.reaches(next) => match now {
-                Phase::Passing => {
-                    connection.interrupt();
-                    next = Phase::Stopping;
-                }
-                _ => {
-                    connection.stop();
-                    return std::future::poll_fn(|cx| connection.poll(cx)).await;
-                }
-            },
-            demand = attachments::demand(attached) => connection.doubt(demand),
-        }
-    }
-}
-
-/// Flushes when the server ends a session by itself; whether that went well.
-async fn flush(device: &dyn Device, export: &str) -> bool {
-    if device.read_only() {
-        return true;
-    }
-    let flushed = device.flush().await;
-    if let Err(error) = &flushed {
-        tracing::error!(export, %error, "the flush at the end of the session failed");
-    }
-    flushed.is_ok()
-}
-
-impl Drop for ConnectionSeat {
-    fn drop(&mut self) {
-        self.count_once(|registry| &registry.accepted); // no limit has refused it
-        if !self.gave_up.load(Relaxed) {
-            self.inner.registry.connections.fetch_sub(1, Relaxed);
-        }
-    }
-}
-
-impl ClientSeat {
-    /// Counts one connection more of the client; gives how many it has now.
-    fn take(inner: &Arc<Inner>, identity: &str) -> (Self, usize) {
-        let mut callers = lock(&inner.callers);
-        // The limits are read while nobody can change this client's part after them.
-        let caller = callers.entry(identity.to_owned()).or_insert_with(|| ConnectedClient {
-            connections: 0,
-            part: Budget::new(inner.limits().client_budget()),
-        });
-        caller.connections += 1;
-        let (inner, part) = (Arc::clone(inner), Arc::clone(&caller.part));
-        (Self { inner, caller: identity.to_owned(), part }, caller.connections)
-    }
-}
-
-impl Drop for ClientSeat {
-    fn drop(&mut self) {
-        let mut callers = lock(&self.inner.callers);
-        if let Some(caller) = callers.get_mut(&self.caller) {
-            caller.connections -= 1;
-            if caller.connections == 0 {
-                callers.remove(&self.caller);
-            }
         }
     }
 }

@@ -33,8 +33,8 @@ struct NegotiationState {
     watch: Watch,
     /// The server is at work for it.
     served: AtomicBool,
-    /// Its place is another's. Changes while the list is locked.
-    gave_up: Arc<AtomicBool>,
+    /// Its place went to a newer connection. Changes while the list is locked.
+    evicted: Arc<AtomicBool>,
     leaves: Notify,
 }
 
@@ -50,13 +50,13 @@ impl Negotiations {
         self.by_age.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection begins; `gave_up` tells when its place is another's. Without a `watch` nobody can tell
+    /// A connection begins; `evicted` tells when its place went to a newer one. Without a `watch` nobody can tell
     /// whether it is silent, and it stays.
-    pub(super) fn begin(&self, watch: Option<Watch>, gave_up: &Arc<AtomicBool>) -> Negotiation<'_> {
+    pub(super) fn begin(&self, watch: Option<Watch>, evicted: &Arc<AtomicBool>) -> Negotiation<'_> {
         let entry = watch.map(|watch| {
             let (began, served) = (Instant::now(), AtomicBool::new(false));
-            let (gave_up, leaves) = (Arc::clone(gave_up), Notify::new());
-            let state = Arc::new(NegotiationState { began, watch, served, gave_up, leaves });
+            let (evicted, leaves) = (Arc::clone(evicted), Notify::new());
+            let state = Arc::new(NegotiationState { began, watch, served, evicted, leaves });
             let mut by_age = self.by_age();
             by_age.0 += 1;
             let number = by_age.0;
@@ -74,7 +74,7 @@ impl Negotiations {
         let found = first.find(|(_, state)| state.is_waited_for(deadline / PART));
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         if let Some(state) = by_age.1.remove(&number) {
-            state.gave_up.store(true, Relaxed);
+            state.evicted.store(true, Relaxed);
             state.leaves.notify_one();
         }
         true

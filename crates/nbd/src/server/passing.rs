@@ -9,11 +9,12 @@
 
 mod carrier;
 
+use super::admission::ConnectionSeat;
 use super::budget::BudgetHold;
 use super::handshake::Agreed;
 use super::listener::Accepted;
 use super::stream::ConnectedSocket;
-use super::{ConnectionSeat, Peer, Purpose, Server, SessionEnding, Tls};
+use super::{Peer, Purpose, Server, SessionEnding, Tls};
 use crate::codec::ReplyStyle;
 use crate::codec::option::Reinstatement;
 use block::{Error, Result};

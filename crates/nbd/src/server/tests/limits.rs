@@ -4,7 +4,8 @@
 use super::rig::{Prober, Rig, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{ConnectionSeat, Peer, Rates, ServerLimits, TimedOperation};
+use crate::server::admission::ConnectionSeat;
+use crate::server::{Peer, Rates, ServerLimits, TimedOperation};
 use block::Memory;
 use std::time::Duration;
 use tokio::time::Instant;
