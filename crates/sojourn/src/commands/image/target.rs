@@ -1,6 +1,6 @@
 //! Where an image is written to, and what is refused before anything is written.
 
-use super::{ExportArgs, is_uri};
+use super::arguments::{ExportArgs, is_uri};
 use block::{Error, Result};
 use formats::{Format, Packed};
 use std::fs::FileType;
