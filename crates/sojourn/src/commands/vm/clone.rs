@@ -1,8 +1,9 @@
 //! `sojourn vm clone`: a machine of a parcel of another one.
 
+use super::args::CloneArgs;
 use super::disks;
 use super::folder::MachineFolder;
-use super::{Clone, must_be_trusted};
+use super::resume::must_be_trusted;
 use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -15,7 +16,7 @@ use store::{RefKind, Store};
 
 /// `sojourn vm clone`. The parcel is made last but one, and the directory last: a try that was interrupted leaves a
 /// disk, and no machine.
-pub(super) async fn run(args: &Clone, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn run(args: &CloneArgs, home: &Home, output: Output) -> Result<()> {
     let store = open_store(home, &Config::of(home)?).await?;
     interrupt::remember(&store);
     let parcel = Parcel::find(&store, &args.parcel).await?;

@@ -1,10 +1,11 @@
 //! `sojourn vm remove`: a machine with its parcels, or one parcel. What a machine that runs needs stays.
 
+use super::args::RemoveArgs;
+use super::asking::ask_or_gone;
 use super::disks;
 use super::folder::MachineFolder;
 use super::revert::end_keeper;
 use super::wire::{KeeperReply, KeeperRequest};
-use super::{Remove, ask_or_gone};
 use crate::interrupt;
 use crate::output::Output;
 use ::vm::claim::ClaimState;
@@ -15,7 +16,7 @@ use engine::{Config, Engine, Home, StoreUse};
 use store::Store;
 
 /// `sojourn vm remove`.
-pub(super) async fn run(args: &Remove, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn run(args: &RemoveArgs, home: &Home, output: Output) -> Result<()> {
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let store = &engine.store;
     interrupt::remember(store);
@@ -47,7 +48,7 @@ pub(super) async fn run(args: &Remove, home: &Home, output: Output) -> Result<()
 
 /// Removes one parcel; its machine may run, as long as it does not run from that one.
 async fn one(
-    args: &Remove,
+    args: &RemoveArgs,
     home: &Home,
     store: &Store,
     folder: &MachineFolder,
@@ -74,7 +75,7 @@ async fn one(
 
 /// Removes a machine, with the parcels of that machine: another one of the same name keeps its own.
 async fn whole(
-    args: &Remove,
+    args: &RemoveArgs,
     home: &Home,
     store: &Store,
     (folder, own): (&MachineFolder, Option<String>),

@@ -1,8 +1,9 @@
 //! Going back to a parcel: `sojourn vm rollback`, `sojourn vm discard`.
 
+use super::asking::ask_or_gone;
+use super::disks;
 use super::folder::MachineFolder;
 use super::wire::KeeperRequest;
-use super::{ask_or_gone, disks};
 use crate::output::Output;
 use crate::progress::Bar;
 use ::vm::claim::ClaimState;

@@ -1,9 +1,10 @@
 //! `sojourn vm stop`.
 
+use super::args::StopArgs;
+use super::asking::{answered, does_not_run};
 use super::folder::MachineFolder;
 use super::not_sent::NotSent;
 use super::wire::{self, KeeperReply, KeeperRequest};
-use super::{Stop, answered, does_not_run};
 use crate::output::Output;
 use crate::progress::Bar;
 use block::Result;
@@ -13,7 +14,7 @@ use engine::Home;
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when there is neither; what the keeper answers.
-pub(super) async fn run(args: &Stop, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn run(args: &StopArgs, home: &Home, output: Output) -> Result<()> {
     let name = &args.name;
     let folder = MachineFolder::of(home, name)?;
     folder.spec()?;

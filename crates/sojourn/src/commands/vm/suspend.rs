@@ -1,10 +1,11 @@
 //! `sojourn vm suspend`: a machine that runs is suspended; what was suspended here, and nothing sends, goes up.
 
+use super::args::SuspendArgs;
+use super::asking::{answered, ask_or_gone, does_not_run};
 use super::folder::MachineFolder;
 use super::keeper::{self, KeepFor};
 use super::not_sent::NotSent;
 use super::wire::{KeeperReply, KeeperRequest, StoredView};
-use super::{Suspend, answered, ask_or_gone, does_not_run};
 use crate::output::Output;
 use crate::progress::Bar;
 use ::vm::{PendingSuspension, machine};
@@ -15,8 +16,8 @@ use engine::Home;
 ///
 /// # Errors
 /// [`Conflict`](ErrorKind::Conflict) when it does neither; what the keeper answers.
-pub(super) async fn run(args: &Suspend, home: &Home, output: Output) -> Result<()> {
-    let Suspend { name, wait } = args;
+pub(super) async fn run(args: &SuspendArgs, home: &Home, output: Output) -> Result<()> {
+    let SuspendArgs { name, wait } = args;
     let folder = MachineFolder::of(home, name)?;
     folder.spec()?;
     let bar = Bar::waiting(if *wait { "storing" } else { "suspending" });

@@ -1,0 +1,63 @@
+//! `sojourn vm start`: a machine boots.
+
+use super::args::StartArgs;
+use super::asking::answered;
+use super::disks;
+use super::folder::MachineFolder;
+use super::keeper::{self, KeepFor};
+use crate::output::Output;
+use crate::progress::Bar;
+use ::vm::{Abilities, Accelerator, MachineSpec, Parcel, PendingSuspension};
+use block::{Error, Result};
+use engine::{Config, Engine, Home, StoreUse};
+use std::path::Path;
+
+pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result<()> {
+    let name = &args.machine.name;
+    let folder = MachineFolder::of(home, name)?;
+    let spec = folder.spec()?;
+    if let Some(pending) = disks::pending(home, &folder).await? {
+        return Err(Error::conflict(format!(
+            "machine {name:?} is suspended here as {}: go on with 'sojourn vm resume {name}', or drop it with 'sojourn \
+             vm discard {name}'",
+            pending.parcel()
+        )));
+    }
+    if let Some(pending) = folder.pending()? {
+        if !args.fresh && !pending.was_resumed(folder.path()) {
+            return Err(pending.disk_was_written());
+        }
+        // Its disk is another one by now: nobody can go back.
+        let _lock = folder.must_stay_down()?;
+        PendingSuspension::forget(folder.path())?;
+    }
+    folder.must_not_run()?;
+    let bar = Bar::waiting("starting");
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
+    if !args.fresh
+        && let Some(parcel) = Parcel::newest(&engine.store, name).await?
+        && disks::is_of(home, &engine, &parcel).await?
+    {
+        return Err(Error::conflict(format!(
+            "machine {name:?} is suspended as {}: go on with 'sojourn vm resume {name}', or boot it with \
+             'sojourn vm start --fresh {name}'",
+            parcel.name()
+        )));
+    }
+    drop(engine);
+    must_run_here(&spec, &args.machine.qemu).await?;
+    let reply = keeper::spawn(home, &folder, &args.machine.qemu, KeepFor::Boot).await?;
+    drop(bar);
+    answered(name, reply, output)
+}
+
+/// Refuses a machine that cannot run here.
+pub(super) async fn must_run_here(spec: &MachineSpec, qemu: &Path) -> Result<()> {
+    let scratch = tempfile::tempdir().map_err(|e| Error::io("a directory for a moment", e))?;
+    let works = match spec.accelerator {
+        // It works everywhere: nothing to find out.
+        Accelerator::Tcg => vec![Accelerator::Tcg],
+        Accelerator::Kvm => Accelerator::working(qemu, scratch.path()).await?,
+    };
+    Abilities::of(qemu, scratch.path(), spec).await?.check(spec, &works)
+}
