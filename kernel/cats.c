@@ -10,8 +10,7 @@
  * 3. While the oldest read has waited longer than `read_delay`: C-LOOK.
  * 4. The static-optimal table (plan.c).
  *
- * With `rule` = satf, 2 to 4 are one: the read with the shortest access by the model of the disk, less
- * `age` thousandths of the time that it has waited.
+ * With `rule` = satf it is hit-first aged SATF instead (satf.h).
  *
  * Writes go in C-LOOK order while no read waits. The paper has no guard against reads that never end; here a
  * write that has waited `write_delay` starts a batch of 16.
@@ -35,6 +34,7 @@
 #include "blk-mq-sched.h"
 
 #include "plan.h"
+#include "satf.h"
 #include "shadow.h"
 
 #define WRITE_BATCH 16
@@ -50,8 +50,11 @@ struct cats_settings {
 	unsigned int hold;
 	unsigned int read_delay;
 	unsigned int write_delay;
+	/* For satf, in thousandths. */
 	unsigned int age;
-	/* The model of the disk, for satf: an access takes `base` and a part of `full_seek`. */
+	unsigned int power;
+	/* The model of the disk, for satf: a hit takes `hit`, any other access `base` and a part of `full_seek`. */
+	unsigned int hit;
 	unsigned int base;
 	unsigned int full_seek;
 	/* Where these are told, the wait for the rotation is foreseen, and is no part of `base`. */
@@ -61,8 +64,8 @@ struct cats_settings {
 
 /* The paper's Cheetah 15K.4. */
 static const struct cats_settings cheetah = {
-	.rule = TABLE, .depth = 1, .hits = 1, .read_delay = 100, .write_delay = 500, .age = 20,
-	.base = 4250, .full_seek = 5250,
+	.rule = TABLE, .depth = 1, .hits = 1, .read_delay = 100, .write_delay = 500, .age = 720,
+	.power = 400, .hit = 250, .base = 4250, .full_seek = 5250,
 };
 static const struct shadow_shape cheetah_cache = {
 	.segments = 64, .segment_sectors = 221, .prefetch_sectors = 64,
@@ -98,6 +101,8 @@ struct cats {
 	u8 order[PLAN_MOST];
 	struct request *by_place[PLAN_MOST];
 	struct plan_work work;
+	struct request *compared[SATF_MOST];
+	struct satf_candidate candidates[SATF_MOST];
 
 	atomic_t in_flight;
 	atomic_t refused;
@@ -335,18 +340,25 @@ static u64 access_time(struct cats *cats, struct request *rq, u64 now)
 
 static struct request *next_satf(struct cats *cats, u64 now)
 {
-	struct request *rq, *best = NULL;
-	s64 least = S64_MAX;
+	const struct cats_settings *settings = &cats->settings;
+	unsigned int count = 0, chosen;
+	struct request *rq;
 
 	list_for_each_entry(rq, &cats->fifo[READ], queuelist) {
-		s64 key = access_time(cats, rq, now) - div_u64(waited(rq, now) * cats->settings.age, 1000);
+		bool is_hit = settings->hits && shadow_holds(&cats->shadow, blk_rq_pos(rq), end_of(rq));
 
-		if (key < least) {
-			least = key;
-			best = rq;
-		}
+		cats->compared[count] = rq;
+		cats->candidates[count++] = (struct satf_candidate) {
+			.access = is_hit ? settings->hit * 1000ULL : access_time(cats, rq, now),
+			.wait = waited(rq, now),
+			.is_hit = is_hit,
+		};
+		if (count == SATF_MOST)
+			break;
 	}
-	return best;
+	chosen = satf_choose(cats->candidates, count, settings->age, settings->power);
+	cats->counters.hits += cats->candidates[chosen].is_hit;
+	return cats->compared[chosen];
 }
 
 static struct request *next_hit(struct cats *cats)
@@ -363,15 +375,16 @@ static struct request *next_hit(struct cats *cats)
 static struct request *next_read(struct cats *cats, u64 now)
 {
 	const struct cats_settings *settings = &cats->settings;
-	struct request *rq = settings->hits ? next_hit(cats) : NULL;
+	struct request *rq;
 	u64 until;
 
+	if (settings->rule == SATF)
+		return next_satf(cats, now);
+	rq = settings->hits ? next_hit(cats) : NULL;
 	if (rq) {
 		cats->counters.hits++;
 		return rq;
 	}
-	if (settings->rule == SATF)
-		return next_satf(cats, now);
 	until = atomic64_read(&cats->last_done) + settings->hold * 1000ULL;
 	if (settings->hold && now < until) {
 		cats->counters.held++;
@@ -577,7 +590,9 @@ NUMBER(hits, settings.hits, 0, 1, )
 NUMBER(hold, settings.hold, 0, SECOND, )
 NUMBER(read_delay, settings.read_delay, 0, UINT_MAX, )
 NUMBER(write_delay, settings.write_delay, 0, UINT_MAX, )
-NUMBER(age, settings.age, 0, 1000, )
+NUMBER(age, settings.age, 0, 1000000, )
+NUMBER(power, settings.power, 0, 8000, )
+NUMBER(hit, settings.hit, 0, SECOND, )
 NUMBER(base, settings.base, 0, SECOND, )
 NUMBER(full_seek, settings.full_seek, 0, SECOND, )
 NUMBER(revolution, settings.revolution, 0, SECOND, )
@@ -625,7 +640,7 @@ static ssize_t counters_show(struct elevator_queue *elevator, char *page)
 
 static struct elv_fs_entry cats_attributes[] = {
 	READ_WRITE(rule), READ_WRITE(depth), READ_WRITE(hits), READ_WRITE(hold), READ_WRITE(read_delay),
-	READ_WRITE(write_delay), READ_WRITE(age), READ_WRITE(base), READ_WRITE(full_seek),
+	READ_WRITE(write_delay), READ_WRITE(age), READ_WRITE(power), READ_WRITE(hit), READ_WRITE(base), READ_WRITE(full_seek),
 	READ_WRITE(revolution), READ_WRITE(track_sectors), READ_WRITE(segments),
 	READ_WRITE(segment_sectors), READ_WRITE(prefetch_sectors),
 	__ATTR(counters, 0444, counters_show, NULL),
