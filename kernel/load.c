@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * load DEVICE PROCESSES REQUESTS SEED: a closed load of reads, after SURGE (Barford and Crovella, 1998) with the
- * numbers of Geist, Jones, Westall (2010), section 4: each process chooses a few files, Pareto(2.43, 1), by Zipf
- * of a million, and reads them page by page with O_DIRECT, thinking Pareto(1.5, 2 ms) after each page. Where a
- * file lies and how long it is follows from its number: no file system, and nothing to lay out before.
+ * load DEVICE LAYOUT PROCESSES REQUESTS SEED [RECORDS]: a closed load of reads, after SURGE (Barford and
+ * Crovella, 1998) as Geist, Jones, Westall (2010), section 5, have it: each process chooses a number of files,
+ * Pareto(2.43, 1), each by Zipf's law, and reads it page by page with O_DIRECT, thinking Pareto(1.5, 2 ms)
+ * after each page. Directory entries and inodes are read once and are in memory from then on.
  *
- * Prints mean, variance and percentiles of the response in ms, and the throughput, of all but the first tenth.
+ * It is the load of the simulator (crates/schedule/src/load/surge.rs), request by request: the same random
+ * numbers from the same seed, and the files where LAYOUT says, which the simulator wrote (`Layout::write_to`).
+ *
+ * Prints mean, variance and percentiles of the response in ms, the throughput, and, when RECORDS names the
+ * records of `throttled`, the mean service (from dispatch to done); of all but the first tenth.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +24,31 @@
 #include <time.h>
 #include <unistd.h>
 #include <linux/fs.h>
+#include <linux/types.h>
 
-#define FILES 1000000
+#include "record.h"
+
 #define PAGE 4096
+/* Inodes, and directory entries, in a page. */
+#define INODES 16
+#define ENTRIES 64
+
+/* Where every file is: see Layout::write_to. */
+static struct {
+	uint32_t files, per_directory, directories, extents;
+	/* The first extent of each file, and one more at the end. */
+	const uint32_t *first;
+	/* The file of each rank of popularity. */
+	const uint32_t *rank;
+	/* The first page of each directory. */
+	const uint32_t *directory;
+	/* First page and number of pages. */
+	const uint32_t (*extent)[2];
+} layout;
 
 static const char *device;
-static uint64_t pages;
+/* A bit for each page of metadata that is in memory. */
+static uint8_t *known;
 static long wanted, counted;
 static double *response, *ended;
 static pthread_barrier_t start;
@@ -57,59 +81,144 @@ static double now(void)
 	return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
 }
 
-/* The first page of a file and its length in pages: 93 % lognormal, the rest Pareto up to 100 MB. */
-static uint64_t place(uint64_t file, uint64_t *length)
+/* Reads the layout; ends the program when it is none. */
+static void read_layout(const char *path)
 {
-	uint64_t state = mixed(file + 1);
-	double bytes, normal;
+	FILE *file = fopen(path, "rb");
+	uint32_t head[4], *words;
+	size_t count;
 
-	if (uniform(&state) < 0.93) {
-		normal = sqrt(-2 * log(uniform(&state))) * cos(2 * M_PI * uniform(&state));
-		bytes = fmin(exp(9.357 + 1.318 * normal), 133000);
-	} else {
-		bytes = fmin(pareto(&state, 1.1, 133000), 100e6);
+	if (!file || fread(head, sizeof(*head), 4, file) != 4) {
+		fprintf(stderr, "load: %s cannot be read, or is no layout\n", path);
+		exit(1);
 	}
-	*length = (uint64_t)(bytes / PAGE) + 1;
-	return uniform(&state) * (pages - *length);
+	layout.files = head[0];
+	layout.per_directory = head[1];
+	layout.directories = head[2];
+	layout.extents = head[3];
+	count = 2 * (size_t)layout.files + 1 + layout.directories + 2 * (size_t)layout.extents;
+	words = malloc(count * sizeof(*words));
+	if (!words || !layout.files || !layout.per_directory || fread(words, sizeof(*words), count, file) != count) {
+		fprintf(stderr, "load: %s is cut short, or is no layout\n", path);
+		exit(1);
+	}
+	fclose(file);
+	layout.first = words;
+	layout.rank = layout.first + layout.files + 1;
+	layout.directory = layout.rank + layout.files;
+	layout.extent = (const uint32_t (*)[2])(layout.directory + layout.directories);
 }
 
-static void *process(void *number)
-{
-	uint64_t state = mixed((uint64_t)(uintptr_t)number), length, at;
-	int file = open(device, O_RDONLY | O_DIRECT);
+/* What a process has, and what it measures by. */
+struct process {
+	pthread_t thread;
+	uint64_t random;
+	/* When it begins, in ms. */
+	double begins;
+	int file;
 	void *page;
+};
 
-	if (file < 0 || posix_memalign(&page, PAGE, PAGE)) {
+static void think(double ms)
+{
+	struct timespec time = { .tv_sec = ms / 1e3, .tv_nsec = fmod(ms, 1e3) * 1e6 };
+
+	nanosleep(&time, NULL);
+}
+
+/* Reads a page; whether the load goes on. */
+static bool read_page(struct process *process, uint64_t at)
+{
+	double began = now();
+	long n;
+
+	if (pread(process->file, process->page, PAGE, (off_t)at * PAGE) != PAGE) {
 		perror(device);
 		exit(1);
 	}
-	prctl(PR_SET_TIMERSLACK, 1);
-	pthread_barrier_wait(&start);
-	for (;;) {
-		for (int files = lround(pareto(&state, 2.43, 1)); files > 0; files--) {
-			/* Zipf: the number's logarithm is uniform. */
-			at = place(pow(FILES, uniform(&state)), &length);
-			for (uint64_t i = 0; i < length; i++) {
-				double began = now(), think;
-				struct timespec time;
-				long n;
+	n = __atomic_fetch_add(&counted, 1, __ATOMIC_RELAXED);
+	if (n >= wanted)
+		return false;
+	ended[n] = now();
+	response[n] = ended[n] - began;
+	return true;
+}
 
-				if (pread(file, page, PAGE, (off_t)(at + i) * PAGE) != PAGE) {
-					perror(device);
-					exit(1);
-				}
-				n = __atomic_fetch_add(&counted, 1, __ATOMIC_RELAXED);
-				if (n >= wanted)
-					return NULL;
-				ended[n] = now();
-				response[n] = ended[n] - began;
-				think = pareto(&state, 1.5, 2);
-				time.tv_sec = think / 1e3;
-				time.tv_nsec = fmod(think, 1e3) * 1e6;
-				nanosleep(&time, NULL);
-			}
+/* Whether a page of metadata has to be read; it counts as known from then on. */
+static bool is_new(uint64_t page)
+{
+	return !(__atomic_fetch_or(&known[page / 8], 1 << page % 8, __ATOMIC_RELAXED) & 1 << page % 8);
+}
+
+/* Opens a file: reads its directory entry and its inode where they are new. */
+static bool open_file(struct process *process, uint32_t file)
+{
+	uint32_t inside = file % layout.per_directory;
+	uint64_t start = layout.directory[file / layout.per_directory];
+	uint64_t inode = start + inside / INODES;
+	uint64_t entry = start + layout.per_directory / INODES + 1 + inside / ENTRIES;
+	bool new_inode = is_new(inode), new_entry = is_new(entry);
+
+	return (!new_entry || read_page(process, entry)) && (!new_inode || read_page(process, inode));
+}
+
+/* Reads a file, thinking after each page. */
+static bool read_file(struct process *process, uint32_t file)
+{
+	if (!open_file(process, file))
+		return false;
+	for (uint32_t piece = layout.first[file]; piece < layout.first[file + 1]; piece++) {
+		for (uint32_t i = 0; i < layout.extent[piece][1]; i++) {
+			if (!read_page(process, (uint64_t)layout.extent[piece][0] + i))
+				return false;
+			think(pareto(&process->random, 1.5, 2));
 		}
 	}
+	return true;
+}
+
+static void *run(void *argument)
+{
+	struct process *process = argument;
+	double ranks = log(layout.files + 1.0);
+
+	prctl(PR_SET_TIMERSLACK, 1);
+	pthread_barrier_wait(&start);
+	think(process->begins);
+	for (;;) {
+		for (long files = fmax(1, round(pareto(&process->random, 2.43, 1))); files > 0; files--) {
+			/* F(x) = ln(x+1) / ln(N+2): the seed's continuous form of Zipf's law. */
+			uint64_t rank = exp(uniform(&process->random) * ranks) - 1;
+
+			if (!read_file(process, layout.rank[rank < layout.files ? rank : layout.files - 1]))
+				return NULL;
+		}
+	}
+}
+
+/* The mean time from dispatch to done, in ms, of all but the first tenth of the records of `throttled`. */
+static double service(const char *path)
+{
+	struct record record;
+	FILE *file = fopen(path, "rb");
+	long count = 0, n = 0;
+	double sum = 0;
+
+	if (!file) {
+		perror(path);
+		exit(1);
+	}
+	while (fread(&record, sizeof(record), 1, file) == 1)
+		count++;
+	rewind(file);
+	for (long i = 0; i < count && fread(&record, sizeof(record), 1, file) == 1; i++) {
+		if (i < count / 10)
+			continue;
+		sum += (record.done - record.issued) / 1e6;
+		n++;
+	}
+	fclose(file);
+	return n ? sum / n : 0;
 }
 
 static int rising(const void *a, const void *b)
@@ -122,37 +231,47 @@ static int rising(const void *a, const void *b)
 int main(int count, char **arguments)
 {
 	double mean = 0, variance = 0, first, last = 0;
-	long processes, seed, warm, n;
-	pthread_t *threads;
-	uint64_t bytes;
+	long processes, warm, n;
+	struct process *all;
+	uint64_t bytes, random;
 	int file;
 
-	if (count != 5) {
-		fprintf(stderr, "load DEVICE PROCESSES REQUESTS SEED\n");
+	if (count != 6 && count != 7) {
+		fprintf(stderr, "load DEVICE LAYOUT PROCESSES REQUESTS SEED [RECORDS]\n");
 		return 2;
 	}
 	device = arguments[1];
-	processes = atol(arguments[2]);
-	wanted = atol(arguments[3]);
-	seed = atol(arguments[4]);
-	file = open(device, O_RDONLY);
+	read_layout(arguments[2]);
+	processes = atol(arguments[3]);
+	wanted = atol(arguments[4]);
+	random = atol(arguments[5]);
+	file = open(device, O_RDONLY | O_DIRECT);
 	if (file < 0 || ioctl(file, BLKGETSIZE64, &bytes) || processes < 1 || wanted < 100) {
 		fprintf(stderr, "load: %s is no block device, or fewer than 1 process or 100 requests\n", device);
 		return 1;
 	}
-	pages = bytes / PAGE;
+	known = calloc(1, bytes / PAGE / 8 + 1);
 	response = calloc(wanted, sizeof(*response));
 	ended = calloc(wanted, sizeof(*ended));
-	threads = calloc(processes, sizeof(*threads));
+	all = calloc(processes, sizeof(*all));
 	pthread_barrier_init(&start, NULL, processes);
-	for (long i = 0; i < processes; i++)
-		pthread_create(&threads[i], NULL, process, (void *)(uintptr_t)(seed * 1000 + i));
-	for (long i = 0; i < processes; i++)
-		pthread_join(threads[i], NULL);
+	for (struct process *process = all; process < all + processes; process++) {
+		process->begins = uniform(&random) * 50;
+		random += 0x9E3779B97F4A7C15ULL;
+		process->random = mixed(random);
+		process->file = file;
+		if (posix_memalign(&process->page, PAGE, PAGE) ||
+		    pthread_create(&process->thread, NULL, run, process)) {
+			fprintf(stderr, "load: no memory for %ld processes\n", processes);
+			return 1;
+		}
+	}
+	for (struct process *process = all; process < all + processes; process++)
+		pthread_join(process->thread, NULL);
 
 	warm = wanted / 10;
 	n = wanted - warm;
-	first = ended[warm];
+	first = ended[warm - 1];
 	for (long i = warm; i < wanted; i++) {
 		mean += response[i] / n;
 		last = fmax(last, ended[i]);
@@ -160,7 +279,8 @@ int main(int count, char **arguments)
 	for (long i = warm; i < wanted; i++)
 		variance += (response[i] - mean) * (response[i] - mean) / n;
 	qsort(response + warm, n, sizeof(*response), rising);
-	printf("response %.2f variance %.0f p50 %.2f p99 %.2f sectors/ms %.2f\n", mean, variance,
-	       response[warm + n / 2], response[warm + n * 99 / 100], 8 * n / (last - first));
+	printf("response %.2f variance %.0f p50 %.2f p99 %.2f sectors/ms %.2f service %.3f\n", mean, variance,
+	       response[warm + n / 2], response[warm + n * 99 / 100], 8 * n / (last - first),
+	       count == 7 ? service(arguments[6]) : 0);
 	return 0;
 }

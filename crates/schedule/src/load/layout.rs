@@ -5,6 +5,7 @@
 use crate::Random;
 use block::{Error, Result};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 /// Sectors of a page.
 pub const PAGE: u64 = 8;
@@ -190,6 +191,25 @@ impl Layout {
         (self.extents.len(), self.extents.iter().map(|(_, pages)| u64::from(*pages)).sum())
     }
 
+    /// Writes the layout as `kernel/load.c` reads it: little-endian words of 32 bits. The numbers of
+    /// files, of files in a directory, of directories, of pieces; the first piece of each file, and
+    /// the number of all; the file of each rank of popularity; the first page of each directory; the
+    /// first page of each piece, and its number of pages.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let counts = [self.files(), self.per_directory];
+        let lengths = [self.directories.len() as u32, self.extents.len() as u32];
+        let extents = self.extents.iter().flat_map(|&(start, pages)| [start, pages]);
+        let words = counts.into_iter().chain(lengths);
+        let words = words.chain(self.first.iter().copied()).chain(self.ranks.iter().copied());
+        for word in words.chain(self.directories.iter().copied()).chain(extents) {
+            out.write_all(&word.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
     /// A file by Zipf's law, in the seed's continuous approximation: F(x) = ln(x+1) / ln(N+2).
     pub(super) fn pick(&self, random: &mut Random) -> u32 {
         let rank = ((random.unit() * self.log_files).exp() - 1.0) as usize;
@@ -253,6 +273,31 @@ mod tests {
         let top = (0..20_000).filter(|_| layout.pick(&mut random) == layout.ranks[0]).count();
         // ln 2 / ln 100,001.
         assert!((top as f64 / 2e4 - 0.0602).abs() < 0.006, "{top}");
+    }
+
+    #[test]
+    fn what_the_kernels_load_reads_has_every_piece_where_the_layout_has_it() {
+        let layout = Layout::new(6_000_000, 3_000, 42).unwrap();
+        let mut written = Vec::new();
+        layout.write_to(&mut written).unwrap();
+        let words: Vec<u32> = written
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+            .collect();
+        let [files, per_directory, directories, extents] = words[..4] else { panic!() };
+        assert_eq!((files, per_directory, directories), (3_000, 1_000, 3));
+        let (first, rest) = words[4..].split_at(files as usize + 1);
+        let (ranks, rest) = rest.split_at(files as usize);
+        let (_, pieces) = rest.split_at(directories as usize);
+        assert_eq!(pieces.len(), 2 * extents as usize);
+        for &file in ranks {
+            let (begin, end) = layout.pieces(file);
+            assert_eq!((begin, end), (first[file as usize], first[file as usize + 1]));
+            for index in begin..end {
+                let at = 2 * index as usize;
+                assert_eq!(layout.piece(index), (pieces[at], pieces[at + 1]));
+            }
+        }
     }
 
     #[test]
