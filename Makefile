@@ -128,7 +128,7 @@ kernel:
 	kernel/build
 
 test-kernel:
-	@scripts/setup kernel
+	@scripts/setup build kernel
 	kernel/test
 
 dist:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * throttled0: a block device that takes as long as a disk that is not there. It keeps no data: reads give
- * zeroes, writes are forgotten. One request at a time: a hit of its on-board cache takes `hit_us`; any other
- * takes `base_us`, and of `full_seek_us` the part that its distance is of the disk. All times `k1000` / 1000.
+ * throttled0: a block device that takes as long as a disk that is not there (arm.h), one request at a time. It
+ * keeps no data: reads give zeroes, writes are forgotten.
  *
  * Under QEMU's -icount the guest's clock counts instructions and skips what is slept, so that a run is exact,
  * the same each time, and shorter than the time that it measures.
@@ -10,13 +9,12 @@
  * debugfs: throttled/trace has a record for each request since `reset` was last written.
  */
 #include <linux/blk-mq.h>
-#include <linux/debugfs.h>
 #include <linux/highmem.h>
 #include <linux/hrtimer.h>
 #include <linux/module.h>
-#include <linux/vmalloc.h>
 
-#include "shadow.h"
+#include "arm.h"
+#include "record_log.h"
 
 #define NAME "throttled"
 
@@ -40,14 +38,6 @@ static uint records = 200000;
 module_param(records, uint, 0444);
 MODULE_PARM_DESC(records, "the most requests that are recorded");
 
-/* Times in ns of CLOCK_MONOTONIC. */
-struct record {
-	u64 arrived, issued, done;
-	u64 sector;
-	u32 count;
-	u8 is_hit, is_write, padding[2];
-};
-
 struct command {
 	u64 issued;
 };
@@ -62,59 +52,38 @@ static struct {
 	struct list_head queue;
 	struct request *current_rq;
 	bool is_hit;
-	sector_t head;
-	struct shadow cache;
+	struct arm arm;
+	struct record_log log;
 	struct hrtimer timer;
 
 	/* What the device can still take: blk-mq asks the scheduler only then, as of a SCSI disk. */
 	atomic_t room;
 
-	struct record *trace;
-	u32 traced;
 	struct dentry *folder;
-	struct debugfs_blob_wrapper blob;
 } device;
-
-/* How long a request takes, in ns; moves the arm. */
-static u64 service(struct request *rq)
-{
-	sector_t start = blk_rq_pos(rq), end = start + blk_rq_sectors(rq);
-	u64 way, time;
-
-	device.is_hit = req_op(rq) == REQ_OP_READ && shadow_holds(&device.cache, start, end);
-	if (device.is_hit) {
-		time = hit_us * NSEC_PER_USEC;
-	} else {
-		way = start > device.head ? start - device.head : device.head - start;
-		time = base_us * NSEC_PER_USEC + mul_u64_u64_div_u64(full_seek_us * NSEC_PER_USEC, way, sectors);
-		device.head = end;
-	}
-	if (req_op(rq) == REQ_OP_READ)
-		shadow_read(&device.cache, start, end);
-	else
-		shadow_write(&device.cache, start, end);
-	return mul_u64_u64_div_u64(time, k1000, 1000);
-}
 
 /* Begins with the next request, if none is under way. The lock is held. */
 static void begin(void)
 {
 	struct request *rq = list_first_entry_or_null(&device.queue, struct request, queuelist);
+	sector_t start;
+	u64 time;
 
 	if (device.current_rq || !rq)
 		return;
 	list_del_init(&rq->queuelist);
 	device.current_rq = rq;
-	hrtimer_start(&device.timer, ns_to_ktime(service(rq)), HRTIMER_MODE_REL);
+	start = blk_rq_pos(rq);
+	time = arm_service(&device.arm, req_op(rq) == REQ_OP_READ, start, start + blk_rq_sectors(rq),
+			   &device.is_hit);
+	hrtimer_start(&device.timer, ns_to_ktime(time), HRTIMER_MODE_REL);
 }
 
 static void record(struct request *rq)
 {
 	struct command *command = blk_mq_rq_to_pdu(rq);
 
-	if (device.traced == records)
-		return;
-	device.trace[device.traced++] = (struct record) {
+	record_log_add(&device.log, (struct record) {
 		.arrived = rq->start_time_ns,
 		.issued = command->issued,
 		.done = ktime_get_ns(),
@@ -122,8 +91,7 @@ static void record(struct request *rq)
 		.count = blk_rq_sectors(rq),
 		.is_hit = device.is_hit,
 		.is_write = op_is_write(req_op(rq)),
-	};
-	device.blob.size = device.traced * sizeof(struct record);
+	});
 }
 
 static enum hrtimer_restart is_done(struct hrtimer *timer)
@@ -198,10 +166,8 @@ static int reset(const char *value, const struct kernel_param *parameter)
 	if (!device.disk)
 		return -ENODEV;
 	spin_lock_irqsave(&device.lock, flags);
-	device.traced = 0;
-	device.blob.size = 0;
-	device.head = 0;
-	shadow_init(&device.cache, device.cache.shape);
+	record_log_empty(&device.log);
+	arm_init(&device.arm, device.arm.shape, device.arm.cache.shape);
 	spin_unlock_irqrestore(&device.lock, flags);
 	return 0;
 }
@@ -211,24 +177,24 @@ MODULE_PARM_DESC(reset, "anything: forget the records, the cache and where the a
 
 static int __init throttled_init(void)
 {
-	struct shadow_shape shape = { segments, segment_sectors, prefetch_sectors };
+	struct arm_shape shape = { sectors, base_us, full_seek_us, hit_us, k1000 };
+	struct shadow_shape cache = { segments, segment_sectors, prefetch_sectors };
 	int error;
 
-	if (!sectors || !depth || !segment_sectors || !records || records > 10000000 || segments > SHADOW_MOST) {
-		pr_err(NAME ": sectors, depth, segment_sectors and records are at least 1, records at most 10,000,000, segments at most %d\n",
-		       SHADOW_MOST);
+	if (!sectors || !depth || !segment_sectors || !records || records > RECORDS_MOST || segments > SHADOW_MOST) {
+		pr_err(NAME ": sectors, depth, segment_sectors and records are at least 1, records at most %d, segments at most %d\n",
+		       RECORDS_MOST, SHADOW_MOST);
 		return -EINVAL;
 	}
 	spin_lock_init(&device.lock);
 	INIT_LIST_HEAD(&device.queue);
 	atomic_set(&device.room, depth);
-	shadow_init(&device.cache, shape);
+	arm_init(&device.arm, shape, cache);
 	hrtimer_init(&device.timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
 	device.timer.function = is_done;
-	device.trace = vzalloc(array_size(records, sizeof(struct record)));
-	if (!device.trace)
-		return -ENOMEM;
-	device.blob.data = device.trace;
+	error = record_log_init(&device.log, records);
+	if (error)
+		return error;
 
 	device.major = error = register_blkdev(0, NAME);
 	if (error < 0)
@@ -257,7 +223,7 @@ static int __init throttled_init(void)
 	if (error)
 		goto not_added;
 	device.folder = debugfs_create_dir(NAME, NULL);
-	debugfs_create_blob("trace", 0400, device.folder, &device.blob);
+	debugfs_create_blob("trace", 0400, device.folder, &device.log.blob);
 	return 0;
 
 not_added:
@@ -268,7 +234,7 @@ no_disk:
 no_tags:
 	unregister_blkdev(device.major, NAME);
 no_major:
-	vfree(device.trace);
+	record_log_free(&device.log);
 	return error;
 }
 
@@ -280,7 +246,7 @@ static void __exit throttled_exit(void)
 	blk_mq_free_tag_set(&device.tags);
 	unregister_blkdev(device.major, NAME);
 	hrtimer_cancel(&device.timer);
-	vfree(device.trace);
+	record_log_free(&device.log);
 }
 
 module_init(throttled_init);
