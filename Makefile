@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-kernel   those modules in guests: under load, in a power cut, beside mq-deadline and bfq (some minutes)"
 	@echo "make dist   what people install, into target/packages: a Debian package, a tar file, a container image, an SBOM"
 	@echo "make test-dist   those installed, used, upgraded under a client and purged in fresh trees and a guest (as root)"
+	@echo "make medium   a bootable image for a USB key that borrows from the PC it starts, MEDIUM=sojourn.img MEDIUM_OPTIONS= (as root)"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
@@ -142,6 +143,13 @@ test-dist:
 	packaging/test target/debug/sojourn
 	lab/make-golden >/dev/null
 	$(CARGO) test -p sojourn-tests --locked --test guest -- --nocapture --include-ignored --test-threads 1 a_package
+
+MEDIUM ?= sojourn.img
+MEDIUM_OPTIONS ?=
+medium:
+	@scripts/setup build medium
+	$(CARGO) build --release --locked -p sojourn
+	packaging/medium/make $(MEDIUM) $(MEDIUM_OPTIONS)
 
 bench:
 	@scripts/setup build bench
