@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
 	@echo "make test-iscsi-kills   the server killed under an iSCSI initiator that stays, ISCSI_KILLS=500 (half an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
+	@echo "make test-medium   a USB key that starts PCs on their free blocks, by BIOS and UEFI, beside clean, dirty, full and suspended disks (as root; a quarter of an hour)"
 	@echo "make test-api    the HTTP API asked by its own document, thousands of times (five minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
@@ -96,6 +97,11 @@ test-netboot:
 	$(CARGO) build --locked -p sojourn
 	lab/make-golden >/dev/null
 	$(CARGO) test -p sojourn-tests --locked --test netboot -- --nocapture --include-ignored --test-threads 1
+
+test-medium:
+	@scripts/setup build demo test netboot medium
+	$(CARGO) build --locked -p sojourn
+	$(CARGO) test -p sojourn-tests --locked --test medium -- --nocapture --include-ignored
 
 test-api:
 	@scripts/setup build
