@@ -2,6 +2,7 @@
 
 mod classes;
 mod fit;
+mod lookups;
 mod measure;
 mod pieces;
 mod plots;

@@ -5,7 +5,8 @@
 //! before, each in pieces of its own; what the answers take beyond what the profile says of so many bytes is
 //! shared out among the pieces.
 
-use super::fit::{Args, Lookups, export_size, lookups};
+use super::fit::Args;
+use super::lookups::{Lookups, export_size, lookups};
 use super::{profile, write_file};
 use crate::commands::replay::drive;
 use crate::output::Output;
