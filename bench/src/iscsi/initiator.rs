@@ -1,9 +1,9 @@
-//! One iSCSI session (RFC 7143) of one connection, driven at a fixed depth, as [`Connection`] is for NBD: one
+//! One iSCSI session (RFC 7143) of one connection, driven at a fixed depth, as [`BenchConnection`] is for NBD: one
 //! receive takes all that is there, one vectored send carries all commands that follow, and every answer's
 //! tag, status and content is checked. Reads take data in any number of pieces; writes carry their data with
 //! the command.
 //!
-//! [`Connection`]: crate::client::Connection
+//! [`BenchConnection`]: crate::client::BenchConnection
 
 use crate::client::{ConnectionResult, Job, send_all};
 use crate::content;
