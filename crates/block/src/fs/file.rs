@@ -81,6 +81,25 @@ impl File {
         }
     }
 
+    /// Whether memory has all of a range, so that reading it waits for no device; `false` also when nobody can
+    /// tell. Reads nothing: a read that may not wait (`RWF_NOWAIT`) has the kernel begin to fetch what is missing.
+    pub fn is_in_memory(&self, offset: u64, len: usize) -> bool {
+        match &self.0 {
+            FileHandle::System(file) => super::position::is_in_memory(file, offset, len),
+            FileHandle::Other(_) => false,
+        }
+    }
+
+    /// Where the byte at `offset` is on the device of the file system, counted from the begin of that file
+    /// system; `None` for a hole, and where the file system does not tell. May read the file system's own
+    /// records.
+    pub fn device_position(&self, offset: u64) -> Option<u64> {
+        match &self.0 {
+            FileHandle::System(file) => super::position::device_position(file, offset),
+            FileHandle::Other(_) => None,
+        }
+    }
+
     /// Reads from `offset` to the end, at most `limit` bytes.
     ///
     /// # Errors

@@ -15,12 +15,14 @@
 //! | `path` | [`FsPath`], a path on a file system |
 //! | `file` | [`File`], an open one; [`OpenFile`], one that is not of the system |
 //! | `network` | which kinds come over a network |
+//! | `position` | [`BlockDevice`], and where on it the bytes of a file are |
 //! | `system` | [`System`], the file system of this process |
 //! | [`simulated`] | [`SimulatedFs`], one in memory that crashes (for tests) |
 
 mod file;
 mod network;
 mod path;
+mod position;
 pub mod simulated;
 mod system;
 #[cfg(test)]
@@ -29,6 +31,7 @@ mod tests;
 pub use file::{File, OpenFile};
 pub use network::{FUSE, is_network};
 pub use path::FsPath;
+pub use position::BlockDevice;
 pub use simulated::SimulatedFs;
 pub use system::System;
 
