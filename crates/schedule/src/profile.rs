@@ -173,6 +173,18 @@ impl Profile {
         })
     }
 
+    /// The model as whoever sends the disk requests can know it: where the head is, and not where the platter is in
+    /// its turn.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) as [`parse`](Self::parse).
+    pub fn seen_from_outside(&self) -> Result<Box<dyn Model>> {
+        let Some(parameters) = &self.mechanical else { return self.model() };
+        self.check().map_err(|e| e.context(&self.name))?;
+        let (sectors, cache) = (self.sectors()?, self.cache.unwrap_or_default());
+        Ok(Box::new(MechanicalModel::new(parameters.clone(), sectors, cache).seen_from_outside()))
+    }
+
     fn check(&self) -> Result<()> {
         let sectors = self.sectors()?;
         let given = [

@@ -57,6 +57,8 @@ pub struct MechanicalModel {
     rotation: f64,
     sectors: u64,
     cache: CacheShape,
+    /// Whether the angle under the head is known.
+    knows_angle: bool,
 }
 
 /// Where a sector is.
@@ -79,7 +81,15 @@ impl MechanicalModel {
             sector += u64::from(zone.cylinders) * per_track * u64::from(parameters.surfaces);
         }
         let rotation = 60e9 / parameters.rpm;
-        Self { parameters, zones, cylinders: cylinder as f64, rotation, sectors, cache }
+        let cylinders = cylinder as f64;
+        Self { parameters, zones, cylinders, rotation, sectors, cache, knows_angle: true }
+    }
+
+    /// The disk as whoever sends it requests can know it: the angle under the head is not known. An access
+    /// that does not go on where the last one ended is expected to wait for half a turn.
+    #[must_use]
+    pub(crate) fn seen_from_outside(self) -> Self {
+        Self { knows_angle: false, ..self }
     }
 
     /// How many sectors the zones hold.
@@ -137,8 +147,15 @@ impl Model for MechanicalModel {
         let (from, to) = (self.place(head), self.place(request.start));
         let arm =
             self.seek(from.cylinder.abs_diff(to.cylinder)) + self.parameters.overhead_ms * 1e6;
-        let under_head = ((at as f64 + arm) / self.rotation).fract();
-        let wait = (to.angle - under_head).rem_euclid(1.0) * self.rotation;
+        let turn = if self.knows_angle {
+            let under_head = ((at as f64 + arm) / self.rotation).fract();
+            (to.angle - under_head).rem_euclid(1.0)
+        } else if request.start == head {
+            0.0
+        } else {
+            0.5
+        };
+        let wait = turn * self.rotation;
         let moved = f64::from(request.sectors) / to.per_track as f64 * self.rotation;
         (arm + wait + moved) as Nanos
     }
@@ -190,6 +207,15 @@ mod tests {
         assert_eq!(model.expected(0, 0, &read(500)), 2_040_000);
         // Begun 1.95 ms later it has just passed: a whole rotation more.
         assert_eq!(model.expected(1_950_000, 0, &read(500)), 4_090_000);
+    }
+
+    #[test]
+    fn from_outside_half_a_turn_is_expected_whenever_an_access_begins() {
+        let model = model().seen_from_outside();
+        // 0.1 ms overhead, half a turn of 4 ms, and ten sectors in 0.04 ms.
+        assert_eq!(model.expected(0, 0, &read(500)), 2_140_000);
+        assert_eq!(model.expected(1_950_000, 0, &read(500)), 2_140_000);
+        assert_eq!(model.expected(0, 500, &read(500)), 140_000, "it goes on");
     }
 
     #[test]
