@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -27,6 +27,7 @@ help:
 	@echo "make medium   a bootable image for a USB key that borrows from the PC it starts, MEDIUM=sojourn.img MEDIUM_OPTIONS= (as root)"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
+	@echo "make bench-arm   reads from a store on a modelled disk that turns, ordered for its arm and as they come (as root; two minutes)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-iscsi   4 KiB requests by iSCSI beside Debian's tgt and beside NBD (two minutes)"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
@@ -180,6 +181,11 @@ bench-iscsi:
 	@scripts/setup build bench-iscsi
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	target/release/sojourn-bench iscsi
+
+bench-arm:
+	@scripts/setup build bench-arm
+	$(CARGO) build --release --locked -p sojourn
+	scripts/bench-arm
 
 bench-borrow:
 	@scripts/setup build bench-borrow

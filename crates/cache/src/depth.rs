@@ -27,6 +27,8 @@ const REST: u32 = 128;
 pub struct LoadDepth {
     most: usize,
     now: usize,
+    /// Nothing is tried.
+    is_fixed: bool,
     /// The best so far and its power, while another one is tried.
     best: Option<(usize, f64)>,
     up: bool,
@@ -52,12 +54,19 @@ impl LoadDepth {
         Self {
             most,
             now: BEGIN.min(most),
+            is_fixed: false,
             best: None,
             up: false,
             rest: 0,
             pause: 1,
             epoch: Epoch::default(),
         }
+    }
+
+    /// Always `most` (at least 1): for a store that orders what it is given, and is the better at it the more that is.
+    pub fn fixed(most: usize) -> Self {
+        let most = most.max(1);
+        Self { now: most, is_fixed: true, ..Self::new(most) }
     }
 
     /// How many requests may be under way.
@@ -68,7 +77,7 @@ impl LoadDepth {
     /// A request was answered at `now`, `took` after it was sent; `cost` is what it is worth, such as its
     /// bytes and a constant. `wanted`: others waited for it.
     pub fn answered(&mut self, now: Duration, took: Duration, cost: u64, wanted: bool) {
-        if !wanted {
+        if !wanted || self.is_fixed {
             self.epoch = Epoch::default();
             return;
         }
@@ -164,6 +173,15 @@ mod tests {
 
     fn share(seen: &[usize], range: std::ops::RangeInclusive<usize>) -> f64 {
         seen.iter().filter(|depth| range.contains(depth)).count() as f64 / seen.len() as f64
+    }
+
+    #[test]
+    fn a_fixed_number_stays_whatever_is_answered() {
+        let mut depth = LoadDepth::fixed(64);
+        for ms in 0..1000 {
+            depth.answered(Duration::from_millis(ms), Duration::from_millis(ms), 100, true);
+            assert_eq!(depth.get(), 64);
+        }
     }
 
     #[test]

@@ -141,7 +141,7 @@ async fn readers_that_share_no_loads_get_the_same_bytes() {
     let content = golden(8, 100);
     home.image("golden:1", &content).await;
     for most in [0, 1, 64] {
-        let options = LoadOptions { most, share: false, ahead: 0 };
+        let options = LoadOptions { most, share: false, ahead: 0, ..LoadOptions::default() };
         let (image, cache, _) = loaded(&home, options, 4096).await;
         let image = Arc::new(image);
         let mut readers = JoinSet::new();

@@ -150,6 +150,9 @@ pub struct Serve {
     pub loads: u32,
     /// How reads of files wait for the disk.
     pub io: DiskIo,
+    /// What the disk is like that a store in a directory is on: `flash`, or the profile of one that turns. Chunks
+    /// are read from that in the order that suits its arm.
+    pub store_disk: String,
 }
 
 /// `[tls]`: the server's certificates.
@@ -266,6 +269,7 @@ impl Default for Serve {
             read_ahead: ByteSize(2 << 20),
             loads: 64,
             io: DiskIo::Portable,
+            store_disk: "flash".into(),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`devices`] | which disks are to be block devices of this machine |
 //! | [`disk_io`] | how reads of files wait for the disk |
+//! | [`disk_profile`] | what a disk is like, by the name or the file of its profile |
 //! | `kept` | what is kept of the store here, for other machines |
 //! | `nearby_maps` | maps of the store from sources nearby |
 //! | [`open`] | the disks that are open now, and who holds them |
@@ -33,6 +34,7 @@ pub mod boot_list;
 pub mod config;
 pub mod devices;
 pub mod disk_io;
+pub mod disk_profile;
 pub mod home;
 pub mod image_verbs;
 pub mod image_views;
@@ -57,7 +59,7 @@ use disk::{Disks, Image, LoadOptions, Loader, Room};
 use kept_slots::KeptSlots;
 use lookaside::{SourceReport, Sources};
 use nearby_maps::{MapsOnDemand, NearbyMaps, StoreWay};
-use objects::{Link, OpenStoreOptions, Opened, Patience, PieceOptions};
+use objects::{DiskReadOrder, Link, OpenStoreOptions, Opened, Patience, PieceOptions};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use sources::{ConfiguredSources, SourcePlace};
@@ -160,6 +162,7 @@ impl Engine {
             most: config.serve.loads as usize,
             share: config.cache.single_flight,
             ahead: config.serve.read_ahead.0,
+            is_ordered_below: read_order(config, what_for) != DiskReadOrder::Arrival,
         };
         let (home, offline) = (home.clone(), config.attach.is_some());
         Ok(PreparedEngine { store, link, what_for, home, cache, loads, sources, offline })
@@ -348,7 +351,28 @@ pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOpt
     let pieces = (what_for != StoreUse::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
     let is_scattered = what_for == StoreUse::Keeper;
-    OpenStoreOptions { patience, pieces, is_distant, is_scattered, ..OpenStoreOptions::default() }
+    let order = read_order(config, what_for);
+    OpenStoreOptions {
+        patience,
+        pieces,
+        is_distant,
+        is_scattered,
+        order,
+        ..OpenStoreOptions::default()
+    }
+}
+
+/// In which order chunks are read from a store in a directory. A command reads alone, and from a network nothing is
+/// ordered here.
+fn read_order(config: &Config, what_for: StoreUse) -> DiskReadOrder {
+    if what_for != StoreUse::Server || objects::is_remote(&config.store) {
+        return DiskReadOrder::Arrival;
+    }
+    // The value was checked when the configuration was read: only a profile's file can be gone since.
+    disk_profile::read_order(&config.serve.store_disk).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store is read in order of arrival");
+        DiskReadOrder::Arrival
+    })
 }
 
 /// Opens the store of a home for a command.

@@ -62,7 +62,7 @@ async fn a_boot_takes_three_percent_more_on_the_wire_than_its_chunks_at_the_most
     let store = Store::open(patient, testing::world(2)).await.unwrap();
     let found = store.refs().get(store::RefKind::Image, "debian:1").await.unwrap().unwrap();
     let manifest = store.manifest(&found.body.manifest.unwrap()).await.unwrap();
-    let options = LoadOptions { most: 16, share: true, ahead: 0 };
+    let options = LoadOptions { most: 16, ahead: 0, ..LoadOptions::default() };
     let cache = cache::Cache::new(cache::Config {
         capacity: 64 << 20,
         policy: cache::PolicyKind::Lru,

@@ -14,6 +14,7 @@
 //! before the answer, and those above it once. A listing of a tree of directories, such as that of all
 //! refs, syncs none.
 
+mod placed;
 #[cfg(test)]
 mod tests;
 
@@ -166,6 +167,11 @@ impl Directory {
     /// The directory at `root`, which exists.
     pub(crate) fn new(root: FsPath) -> io::Result<Self> {
         Ok(Self { root: root.canonicalize()?, settled: Arc::default() })
+    }
+
+    /// The directory.
+    pub(crate) fn root(&self) -> &FsPath {
+        &self.root
     }
 
     fn path(&self, location: &Path) -> Result<FsPath> {

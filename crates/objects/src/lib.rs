@@ -32,6 +32,7 @@
 //! | `directory` | a directory as a backend, and what of it is durable |
 //! | `mounted` | a directory that may be an empty mount point |
 //! | `turns` | how many read a directory at the same time |
+//! | `arm` | [`DiskReadOrder`]: in which order, on a disk with one arm |
 //! | `spare` | a directory whose file system is full |
 //! | `staging` | what killed writers leave in a directory |
 //! | [`publish`](mod@publish), [`header`] | a store behind a plain web server; the first line of text objects |
@@ -40,6 +41,7 @@
 //! | [`testing`] | failing backends, for tests |
 
 mod amount;
+mod arm;
 mod attempts;
 mod aws;
 mod batch;
@@ -67,11 +69,12 @@ pub mod testing;
 mod turns;
 
 pub use amount::Amount;
+pub use arm::DiskReadOrder;
 pub use batch::RangeBatches;
 pub use environment::Environment;
 pub use gathered::GAP;
 pub use link_pace::LinkTime;
-pub use local::{create_local, local};
+pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters};
 pub use place::{Link, OpenStoreOptions, Opened, create, exact, is_remote, layered, open, patient};

@@ -1,5 +1,6 @@
 //! A local directory as a backend.
 
+use crate::arm::DiskReadOrder;
 use crate::directory::Directory;
 use crate::{spare, turns};
 use block::fs::{FileType, FsPath};
@@ -14,6 +15,18 @@ use std::sync::Arc;
 /// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
 /// naming it.
 pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
+    local_ordered(path, &DiskReadOrder::Arrival)
+}
+
+/// The same, with reads of ranges in this order.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound) when there is no such directory; [`Invalid`](block::ErrorKind::Invalid)
+/// when the order is by a profile that describes no disk; else that of the file system, naming it.
+pub fn local_ordered(
+    path: impl Into<FsPath>,
+    order: &DiskReadOrder,
+) -> Result<Arc<dyn ObjectStore>> {
     let path = path.into();
     match path.metadata() {
         Ok(found) if found.kind == FileType::Directory => {}
@@ -35,7 +48,8 @@ pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
     let named = path.display().to_string();
     let reserve = spare::reserve(&path);
     let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
-    Ok(Arc::new(spare::RoomyDirectory::new(turns::Turns::new(backend), reserve)))
+    let turns = turns::Turns::new(backend).ordered(order)?;
+    Ok(Arc::new(spare::RoomyDirectory::new(turns, reserve)))
 }
 
 /// As [`local`], for a new store: the directory is made if need be.

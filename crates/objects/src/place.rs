@@ -8,6 +8,7 @@
 //! | `az://container/prefix` | Azure Blob Storage | `AZURE_STORAGE_*` |
 //! | `http://…`, `https://…` | any web server; read only, see [`publish`](super::publish) | |
 
+use super::arm::DiskReadOrder;
 use super::attempts::{client_options, once};
 use super::aws;
 use super::batch::RangeBatches;
@@ -19,7 +20,7 @@ use super::mounted::Mounted;
 use super::patient::{LiveRetryCounters, Patience, Patient, RetryCounters};
 use super::pieces::PieceCache;
 use super::publish::Published;
-use super::{create_local, fault, local};
+use super::{create_local, fault, local, local_ordered};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
@@ -46,6 +47,8 @@ pub struct OpenStoreOptions {
     /// Whether what is read lies scattered, and what lies beside it is of no use: packs of a store over a network are
     /// read as they are asked for then, and not in pieces.
     pub is_scattered: bool,
+    /// In which order chunks are read from a directory.
+    pub order: DiskReadOrder,
 }
 
 impl Default for OpenStoreOptions {
@@ -57,6 +60,7 @@ impl Default for OpenStoreOptions {
             environment: Environment::system(),
             is_distant: false,
             is_scattered: false,
+            order: DiskReadOrder::Arrival,
         }
     }
 }
@@ -187,7 +191,9 @@ pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
             let bare = Arc::new(Mounted::at(path)?);
             Ok(layered(bare, url, options, |patient| patient))
         }
-        StoreUrl::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
+        StoreUrl::Directory(path) => {
+            Ok(Opened { backend: local_ordered(path, &options.order)?, link: Link::default() })
+        }
         remote => connect(url, &remote, options),
     }
 }

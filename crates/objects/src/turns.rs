@@ -1,9 +1,13 @@
 //! Reads of a directory in turn: each holds a thread while the disk works, and hundreds of clients that
 //! come at once are not to have hundreds of threads.
 //!
+//! On a disk with one arm reads of ranges, which are those of chunks, go in the order that suits [it](super::arm).
+//! What the page cache has does not wait for the disk.
+//!
 //! A read that hangs, on a network file system, gives its turn back after a while, and keeps its thread: the
 //! others are not to hang with it. So does one that nobody waits for any more.
 
+use super::arm::{ArmQueue, DiskReadOrder};
 use super::directory::Directory;
 use super::layer::object_layer;
 use async_trait::async_trait;
@@ -37,12 +41,45 @@ pub(crate) struct Turns {
     inner: Directory,
     reads: Semaphore,
     listings: Arc<Semaphore>,
+    arm: Option<Arc<ArmQueue>>,
 }
 
 impl Turns {
+    /// Reads go in the order in which they come.
     pub(crate) fn new(inner: Directory) -> Self {
         let (reads, listings) = (Semaphore::new(READS), Semaphore::new(LISTINGS));
-        Self { inner, reads, listings: Arc::new(listings) }
+        Self { inner, reads, listings: Arc::new(listings), arm: None }
+    }
+
+    /// The same, with reads of ranges in this order.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when the order is by a profile that describes no disk.
+    pub(crate) fn ordered(self, order: &DiskReadOrder) -> block::Result<Self> {
+        let arm = ArmQueue::of(self.inner.root(), order)?;
+        Ok(Self { arm, ..self })
+    }
+
+    /// Ranges of an object, in the order of the disk's arm.
+    async fn in_order(
+        &self,
+        arm: &Arc<ArmQueue>,
+        location: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>> {
+        let placed = match self.inner.read_or_place(location, ranges).await? {
+            Ok(parts) => return Ok(parts),
+            Err(placed) => placed,
+        };
+        let turn = arm.turn(placed.position, placed.span()).await;
+        let mut read = pin!(placed.read());
+        match tokio::time::timeout(LATE, &mut read).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(turn);
+                read.await
+            }
+        }
     }
 
     /// A whole listing in its turn: who asks for one wants all of it.
@@ -105,7 +142,10 @@ impl super::layer::ObjectLayer for Turns {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await
+        match &self.arm {
+            Some(arm) => in_turn(&self.reads, self.in_order(arm, location, ranges)).await,
+            None => in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await,
+        }
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

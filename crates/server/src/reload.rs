@@ -178,6 +178,7 @@ impl Changeable {
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
             ("serve.boot_copies", new.serve.boot_copies != old.serve.boot_copies),
             ("serve.io", new.serve.io != old.serve.io),
+            ("serve.store_disk", new.serve.store_disk != old.serve.store_disk),
             ("serve.loads", new.serve.loads != old.serve.loads),
             ("serve.read_ahead", new.serve.read_ahead != old.serve.read_ahead),
             ("serve.lease_seconds", new.serve.lease_seconds != old.serve.lease_seconds),

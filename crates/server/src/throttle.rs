@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, Result};
 use engine::config::throttle::ThrottleRule;
+use engine::disk_profile;
 use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session};
 use parking_lot::Mutex;
 use schedule::model::spread::Spread;
@@ -11,7 +12,6 @@ use schedule::{Profile, request::from_ms};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use throttle::{Faults, Precise, Stall, Throttle, ThrottleCounters, ThrottleSetup};
 
@@ -53,30 +53,6 @@ fn faults(rule: &ThrottleRule) -> Result<Faults> {
     Ok(faults)
 }
 
-/// The profile of a disk: a shipped one by its name, or that of a file.
-///
-/// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) when it is no profile; those of reading the file.
-pub fn profile(text: &str) -> Result<Profile> {
-    let path = Path::new(text);
-    let file = text.contains('/') || path.extension().is_some();
-    if !file {
-        return Profile::named(text);
-    }
-    // A device or a pipe without an end is not read for ever.
-    let limit = schedule::profile::LONGEST as u64 + 1;
-    let read = || -> std::io::Result<Vec<u8>> {
-        use std::io::Read;
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|e| Error::io(text, e))?;
-    let toml = String::from_utf8(bytes)
-        .map_err(|_| Error::invalid(format!("{text}: not text, so not a profile")))?;
-    Profile::parse(&toml, text)
-}
-
 /// One throttled export, as the status tells it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ThrottleView {
@@ -112,7 +88,7 @@ impl Throttles {
         let mut checked = Vec::new();
         for rule in rules.iter().chain(asked) {
             let profile = match &rule.profile {
-                Some(name) => profile(name).map_err(|e| e.context("throttle"))?,
+                Some(name) => disk_profile::load(name).map_err(|e| e.context("throttle"))?,
                 None => instant(),
             };
             let throttles = Self::of(vec![(rule.clone(), profile.clone())]);

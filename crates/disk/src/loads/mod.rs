@@ -38,11 +38,14 @@ pub struct LoadOptions {
     /// How far ahead of a guest that reads in order its disk is loaded, in bytes: the most at a time
     /// for each disk. 0 is not at all.
     pub ahead: u64,
+    /// The store orders the reads that it is given, and is the better at it the more they are: it is always given as
+    /// many as `most`.
+    pub is_ordered_below: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { most: 64, share: true, ahead: 2 << 20 }
+        Self { most: 64, share: true, ahead: 2 << 20, is_ordered_below: false }
     }
 }
 
@@ -84,7 +87,10 @@ impl Loader {
             cache,
             options,
             sources,
-            queue: Mutex::new(LoadQueue::new(options.most)),
+            queue: Mutex::new(match options.is_ordered_below {
+                true => LoadQueue::for_ordered(options.most),
+                false => LoadQueue::new(options.most),
+            }),
             waits: Waits::new(bound.clone()),
             bound,
             began: Instant::now(),

@@ -141,8 +141,18 @@ impl LoadQueue {
         wanted.any(|wanted| wanted.turn != LoadPhase::Over && wanted.tickets.iter().any(demand))
     }
 
-    /// At most `most` requests are under way; 0 is any number, and then nothing ever waits.
+    /// At most `most` requests are under way; 0 is any number, and then nothing ever waits. How many serve best up to
+    /// `most` is found out.
     pub(super) fn new(most: usize) -> Self {
+        Self::with((most > 0).then(|| LoadDepth::new(most)))
+    }
+
+    /// The same for a store that orders what it is given: it always gets `most`.
+    pub(super) fn for_ordered(most: usize) -> Self {
+        Self::with((most > 0).then(|| LoadDepth::fixed(most)))
+    }
+
+    fn with(depth: Option<LoadDepth>) -> Self {
         Self {
             lines: [Fair::new(), Fair::new(), Fair::new()],
             wanted: HashMap::new(),
@@ -150,7 +160,7 @@ impl LoadQueue {
             requests: HashMap::new(),
             under_way: BTreeSet::new(),
             unasked: 0,
-            depth: (most > 0).then(|| LoadDepth::new(most)),
+            depth,
             reach: Reach::new(),
             served: Duration::ZERO,
             reckoned: Duration::ZERO,

@@ -1,6 +1,7 @@
 //! What values a configuration may have.
 
 use super::{Config, log};
+use crate::disk_profile;
 use access::Rules;
 use block::{Error, Result};
 use std::net::SocketAddr;
@@ -84,6 +85,8 @@ impl Config {
         if self.serve.read_ahead.0 > 64 << 20 {
             return bad("serve.read_ahead", "must be at most 64MiB");
         }
+        disk_profile::read_order(&self.serve.store_disk)
+            .map_err(|e| e.context("serve.store_disk"))?;
         if self.serve.loads > 4096 {
             return bad("serve.loads", "must be at most 4096");
         }

@@ -72,6 +72,7 @@ pub(super) const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # loads = 64                # the most requests to the store at a time; disks take turns
 # io = "portable"           # "ring": reads that wait for the disk go by io_uring
+# store_disk = "flash"      # a disk that turns, such as "hdd-7200": read as it suits its arm
 # read_ahead = "2MiB"       # for each disk whose guest reads in order; 0 is off
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
 # boot_copies = true        # store that once more, side by side, for slow disks

@@ -104,6 +104,7 @@ fn values_out_of_range_are_refused_by_their_key() {
         ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
         ("serve.gateway = \"here\"", "serve.gateway"),
         ("serve.loads = 5000", "serve.loads"),
+        ("serve.store_disk = \"ssd-sata\"", "serve.store_disk"),
         ("serve.read_ahead = \"1GiB\"", "serve.read_ahead"),
         ("serve.slow_ms = 100000000", "serve.slow_ms"),
         ("serve.busy_poll_us = 1001", "serve.busy_poll_us"),

@@ -13,6 +13,7 @@ use crate::output::{Output, Table, raw};
 use crate::progress::Bar;
 use block::{Error, Result};
 use clap::ValueEnum;
+use engine::disk_profile;
 use probe::ProbedDevice;
 use schedule::Profile;
 use schedule::calibrate::flash::{self, Flash};
@@ -20,7 +21,6 @@ use schedule::calibrate::rotating::{self, Rotating};
 use schedule::calibrate::simulated::SimulatedDisk;
 use schedule::calibrate::{FitError, Probe};
 use serde::Serialize;
-use server::throttle::profile;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let file = args.output.as_deref().map(OutputFile::create).transpose()?;
     let found = match args.target.strip_prefix("profile:") {
         Some(name) => {
-            let profile = profile(name)?;
+            let profile = disk_profile::load(name)?;
             let kind = if profile.rotates() { DiskKind::Rotating } else { DiskKind::Flash };
             let probe = SimulatedDisk::new(profile.model()?, args.seed);
             calibrate(args, probe, args.kind.unwrap_or(kind), "a modelled disk")?

@@ -72,6 +72,7 @@ impl SettingList<'_> {
             read_ahead,
             loads,
             io,
+            store_disk,
         } = serve;
         let Tls { dir: tls_dir } = tls;
         self.add("serve.nbd", nbd.iter().map(place).collect());
@@ -102,6 +103,7 @@ impl SettingList<'_> {
             DiskIo::Ring => "ring",
         };
         self.add("serve.io", json!(io));
+        self.add("serve.store_disk", json!(store_disk));
     }
 
     fn add_limits(&mut self, limits: &Limits) {

@@ -60,7 +60,7 @@ pub(super) fn find(config: &Config, text: &str) -> Vec<Mistake> {
         refuse("serve.http", exposed(address));
     }
     for (index, rule) in config.throttle.iter().enumerate() {
-        if let Some(Err(error)) = rule.profile.as_deref().map(server::throttle::profile) {
+        if let Some(Err(error)) = rule.profile.as_deref().map(engine::disk_profile::load) {
             refuse("throttle", format!("entry {}: {}", index + 1, error.message()));
         }
     }

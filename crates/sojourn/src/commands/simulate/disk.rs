@@ -14,12 +14,12 @@ use super::write_page;
 use crate::output::{Output, raw};
 use crate::progress::Bar;
 use block::Result;
+use engine::disk_profile;
 use load::{DiskLoadArgs, SharedWorkload};
 use schedule::compare::{Comparison, Estimate, least};
 use schedule::simulation::{SimulationOutcome, SimulationSetup, run as simulate};
 use schedule::{Model, Profile, scheduler};
 use serde::Serialize;
-use server::throttle::profile;
 use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate disk`.
@@ -146,8 +146,9 @@ struct DiskSimulationView {
 
 /// Simulates.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
-    let profiles = args.profile.iter().map(|p| profile(p)).collect::<Result<Vec<_>>>()?;
-    let believed = args.believe.as_deref().map(|p| profile(p)?.model()).transpose()?;
+    let profiles =
+        args.profile.iter().map(|p| disk_profile::load(p)).collect::<Result<Vec<_>>>()?;
+    let believed = args.believe.as_deref().map(|p| disk_profile::load(p)?.model()).transpose()?;
     let schedulers: Vec<String> = match args.scheduler.is_empty() {
         true => scheduler::ALL.iter().map(|kind| kind.name.to_owned()).collect(),
         false => args.scheduler.clone(),

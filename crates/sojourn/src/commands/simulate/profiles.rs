@@ -2,9 +2,9 @@
 
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Result};
+use engine::disk_profile;
 use schedule::{Profile, SECTOR};
 use serde::Serialize;
-use server::throttle::profile;
 
 /// Arguments of `sojourn simulate profiles`.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ fn row(profile: Profile) -> Result<ProfileRow> {
 /// Lists them, or prints one.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     if let Some(name) = &args.profile {
-        let profile = profile(name)?;
+        let profile = disk_profile::load(name)?;
         return match output {
             Output::Json => output.print(&profile, String::new),
             Output::Text => raw(profile.to_toml()?.as_bytes()),
