@@ -18,8 +18,8 @@ use schedule::{
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The scheduler.
 const SCHEDULER: &str = "hit-satf";
@@ -221,10 +221,10 @@ mod tests {
         order.into_inner()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn reads_that_wait_go_in_the_order_of_the_arm_s_way() {
         let gib = |n: u64| n << 30;
-        // The first two go at once, to an end and to the other; the others wait.
+        // The first two go at once, to an end and to the other; the others wait, none longer than another.
         let positions = [1, 1800, 900, 20, 1500, 10].map(gib);
         assert_eq!(order(&arm(), &positions).await, [1, 1800, 1500, 900, 20, 10]);
     }
