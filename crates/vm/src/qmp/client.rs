@@ -71,11 +71,8 @@ impl Monitor {
     /// Begins the protocol on a connection.
     async fn over(stream: UnixStream, demand: Option<Arc<ExtentDemand>>) -> Result<Self> {
         let mut link = MonitorLink { stream, received: Vec::new(), last: 0 };
-        let greeting = patiently(demand.as_deref(), PATIENCE, link.next()).await;
-        let greeting = greeting.ok_or_else(|| silent("its greeting"))??;
-        let QmpMessage::Greeting { version } = greeting else {
-            return Err(Error::corrupt("QEMU's monitor did not begin with a greeting"));
-        };
+        let greeting = patiently(demand.as_deref(), PATIENCE, link.greeting()).await;
+        let version = greeting.ok_or_else(|| silent("its greeting"))??;
         let monitor = Self { link: Mutex::new(link), version, demand };
         monitor.execute("qmp_capabilities", Value::Null).await?;
         Ok(monitor)
@@ -144,6 +141,17 @@ async fn patiently<T>(
 }
 
 impl MonitorLink {
+    /// QEMU's version. Between the connection and its greeting QEMU may send what happens to the machine.
+    async fn greeting(&mut self) -> Result<(u32, u32)> {
+        loop {
+            match self.next().await? {
+                QmpMessage::Greeting { version } => return Ok(version),
+                QmpMessage::Event { .. } => {}
+                _ => return Err(Error::corrupt("QEMU's monitor did not begin with a greeting")),
+            }
+        }
+    }
+
     async fn execute(&mut self, name: &str, arguments: &Value) -> Result<Value> {
         self.last += 1;
         let id = self.last;
@@ -230,6 +238,20 @@ mod tests {
         assert_eq!(seen.len(), 3);
         let error = monitor.status().await.unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Unavailable, "it ended");
+    }
+
+    #[tokio::test]
+    async fn an_event_may_come_before_the_greeting_and_an_answer_may_not() {
+        let begun_with = async |first: &str| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let lines = format!("{first}\n{GREETING}\n{{\"return\":{{}},\"id\":1}}\n");
+            theirs.write_all(lines.as_bytes()).await.unwrap();
+            Monitor::over(ours, None).await.map(|monitor| monitor.version())
+        };
+        let event = r#"{"event":"RESUME","timestamp":{}}"#;
+        assert_eq!(begun_with(event).await.unwrap(), (7, 2));
+        let error = begun_with(r#"{"return":{},"id":1}"#).await.unwrap_err();
+        assert!(error.message().contains("greeting"), "{error}");
     }
 
     #[tokio::test]
