@@ -201,7 +201,7 @@ impl fmt::Debug for ArmQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::future::join_all;
+    use std::collections::VecDeque;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -209,24 +209,28 @@ mod tests {
         Arc::new(ArmQueue::new(&Profile::named("hdd-7200").unwrap(), None).unwrap())
     }
 
-    /// The positions of reads in the order in which they got their turns, each of which ended with the next.
-    async fn order(arm: &Arc<ArmQueue>, positions: &[u64]) -> Vec<u64> {
-        let order = Mutex::new(Vec::new());
-        let read = async |position: u64| {
-            let _turn = arm.turn(Some(position), 4096).await;
-            order.lock().push(position >> 30);
-            tokio::task::yield_now().await;
-        };
-        join_all(positions.iter().map(|position| read(*position))).await;
-        order.into_inner()
-    }
-
     #[tokio::test(start_paused = true)]
     async fn reads_that_wait_go_in_the_order_of_the_arm_s_way() {
-        let gib = |n: u64| n << 30;
-        // The first two go at once, to an end and to the other; the others wait, none longer than another.
-        let positions = [1, 1800, 900, 20, 1500, 10].map(gib);
-        assert_eq!(order(&arm(), &positions).await, [1, 1800, 1500, 900, 20, 10]);
+        let (arm, gib) = (arm(), |n: u64| Some(n << 30));
+        // These go at once, to an end of the disk and to the other; the others wait, none longer than another.
+        let mut held = VecDeque::from([arm.turn(gib(1), 1).await, arm.turn(gib(1800), 1).await]);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting: Vec<_> =
+            [900, 20, 1500, 10].map(|at| (at, Box::pin(arm.turn(gib(at), 1)))).into();
+        assert!(waiting.iter_mut().all(|(_, turn)| turn.as_mut().poll(&mut context).is_pending()));
+        let mut order = Vec::new();
+        while !waiting.is_empty() {
+            drop(held.pop_front());
+            waiting.retain_mut(|(at, turn)| match turn.as_mut().poll(&mut context) {
+                Poll::Ready(turn) => {
+                    held.push_back(turn);
+                    order.push(*at);
+                    false
+                }
+                Poll::Pending => true,
+            });
+        }
+        assert_eq!(order, [1500, 900, 20, 10]);
     }
 
     #[tokio::test]
