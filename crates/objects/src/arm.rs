@@ -25,6 +25,7 @@ use tokio::time::Instant;
 const SCHEDULER: &str = "hit-satf";
 /// Reads that the disk has at a time: one that it works on, and one for it to go on with.
 const GIVEN: usize = 2;
+
 /// How reads of a store in a directory are ordered.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DiskReadOrder {
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn positions_are_stretched_from_the_disk_to_the_model_s() {
-        let device = BlockDevice { rotates: true, size: 1 << 30, start: 1 << 20 };
+        let device = BlockDevice { size: 1 << 30, start: 1 << 20 };
         let arm = ArmQueue::new(&Profile::named("hdd-7200").unwrap(), Some(device)).unwrap();
         assert_eq!(arm.sector(0), arm.sectors >> 10);
         assert_eq!(arm.sector((1 << 29) - (1 << 20)), arm.sectors / 2);

@@ -16,9 +16,6 @@ use std::path::Path;
 /// The block device that a file system is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockDevice {
-    /// Whether the kernel takes it for a disk that turns (`queue/rotational`). Virtual disks often say so of
-    /// whatever is below them.
-    pub rotates: bool,
     /// Bytes of the whole disk.
     pub size: u64,
     /// Where the partition begins that the file system is on, in bytes; 0 when it has all of the disk.
@@ -38,7 +35,6 @@ impl BlockDevice {
         let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let start = if own == disk { 0 } else { number(&own.join("start"))? };
         Some(Self {
-            rotates: number(&disk.join("queue/rotational"))? == 1,
             size: number(&disk.join("size"))?.checked_mul(512)?,
             start: start.checked_mul(512)?,
         })
