@@ -36,7 +36,8 @@ pub fn load(text: &str) -> Result<Profile> {
 /// The order of reads that suits a store's disk: `flash`, or the profile of one that turns.
 ///
 /// # Errors
-/// As [`load`]; [`Invalid`](block::ErrorKind::Invalid) when the disk does not turn.
+/// [`NotFound`](block::ErrorKind::NotFound) when no profile is shipped by that name, [`Invalid`](block::ErrorKind::Invalid)
+/// when a file is none or the disk does not turn; those of reading the file.
 pub fn read_order(disk: &str) -> Result<DiskReadOrder> {
     if disk == FLASH {
         return Ok(DiskReadOrder::Arrival);

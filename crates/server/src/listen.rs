@@ -67,7 +67,7 @@ pub(crate) struct BoundListener {
 /// A socket of the server that this one follows.
 #[derive(Debug)]
 pub(crate) struct InheritedListener {
-    /// As [`BoundListener::asked`].
+    /// What the user wrote for it; `None` for a socket of the service manager.
     pub(crate) asked: Option<String>,
     pub(crate) listener: Listener,
 }

@@ -159,19 +159,20 @@ impl ConnectionHolds {
         Self { part: BudgetHold::new(part), whole: BudgetHold::new(whole) }
     }
 
-    /// As [`BudgetHold::covers`].
+    /// Whether the connection may hold `bytes`; takes from both budgets what it needs for them.
     #[inline]
     pub(super) fn covers(&mut self, bytes: u64) -> bool {
         self.part.covers(bytes) && self.whole.covers(bytes)
     }
 
-    /// As [`BudgetHold::owe`].
+    /// Holds `bytes` that are there whether there is room for them in the budgets or not.
     pub(super) fn owe(&mut self, bytes: u64) {
         self.part.owe(bytes);
         self.whole.owe(bytes);
     }
 
-    /// As [`BudgetHold::settle`].
+    /// Gives back to both budgets what is not needed to hold `bytes`, and wakes `waker` as soon as there may be more
+    /// of what was asked for in vain.
     pub(super) fn settle(&mut self, bytes: u64, waker: &Waker) {
         self.part.settle(bytes, waker);
         self.whole.settle(bytes, waker);
