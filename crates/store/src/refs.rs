@@ -4,163 +4,29 @@
 //! newest counts. The only operation that changes one is to create the record of the next number,
 //! which one writer alone can do. A removal is a record too.
 
-use crate::id::parse_hex;
-use crate::name::check_name;
-use crate::{ManifestId, Settings, Store, WriterId};
+use crate::{Store, WriterId};
 use block::{Error, Result};
-use bytes::Bytes;
 use futures::{StreamExt, stream};
+use listing::ListedRecords;
 use objects::Created;
-use objects::header::{HeaderLine, header_line};
-use serde::{Deserialize, Serialize};
+use record::{MAX_LEN, RefDocument, damaged, key, parse_key};
 use std::collections::BTreeMap;
-use std::fmt;
 
 mod keyed;
+mod kind;
+mod listing;
+mod record;
 mod since;
 
 pub use keyed::{KeyedRecord, RefKey};
+pub use kind::RefKind;
+pub use listing::{DamagedRef, Listing};
+pub(crate) use record::check;
+pub use record::{RefBody, RefRecord};
 use since::{Began, PreviousRecord};
 
-const MAGIC: &str = "sojourn-ref";
-const VERSION: u64 = 1;
-/// What a sealed record is bound to, beside its key.
-const HEAD: &[u8] = b"sojourn-ref 1";
-/// Sealed documents are padded to a multiple of this many bytes.
-const PADDING: usize = 512;
-/// The longest record that is written or read, in bytes.
-const MAX_LEN: u64 = 64 << 10;
 /// Records that are read at the same time by a listing.
 const CONCURRENCY: usize = 16;
-
-/// What a name is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RefKind {
-    /// An image version: `name:tag`.
-    Image,
-    /// A disk.
-    Disk,
-    /// A snapshot of a disk: `disk@snapshot`.
-    Snapshot,
-    /// A suspended machine: `machine@number`.
-    Parcel,
-    /// A machine that runs: `machine`.
-    Machine,
-    /// How far garbage collection is: one name, `store`.
-    Gc,
-}
-
-impl RefKind {
-    /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Image, Self::Disk, Self::Snapshot, Self::Parcel, Self::Machine, Self::Gc];
-
-    /// The kind in words, as it stands in keys.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Disk => "disk",
-            Self::Snapshot => "snapshot",
-            Self::Parcel => "parcel",
-            Self::Machine => "machine",
-            Self::Gc => "gc",
-        }
-    }
-
-    /// Checks a name of this kind.
-    fn check(self, name: &str) -> Result<()> {
-        let parts = |sign: char, first: &str, second: &str| match name.split_once(sign) {
-            Some((a, b)) => check_name(first, a).and_then(|()| check_name(second, b)),
-            None => Err(Error::invalid(format!(
-                "{self} name {:?} lacks its {second}: write {first}{sign}{second}",
-                name.chars().take(40).collect::<String>()
-            ))),
-        };
-        match self {
-            Self::Image => parts(':', "image", "version"),
-            Self::Disk => check_name("disk", name),
-            Self::Snapshot => parts('@', "disk", "snapshot"),
-            Self::Parcel => parts('@', "machine", "number"),
-            Self::Machine => check_name("machine", name),
-            Self::Gc => check_name("collection", name),
-        }
-    }
-}
-
-impl fmt::Display for RefKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// What a ref says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RefBody {
-    /// The content, if there is any yet.
-    pub manifest: Option<ManifestId>,
-    /// Its size in bytes.
-    pub size: u64,
-    /// When it was made, in Unix seconds.
-    pub created: u64,
-    /// Anything else worth knowing, such as `image=debian:3`; at most 48 KiB together.
-    pub labels: BTreeMap<String, String>,
-}
-
-/// A ref as it was found or written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RefRecord {
-    /// The name.
-    pub name: String,
-    /// The record's number, from 1.
-    pub sequence: u64,
-    /// The attempt that wrote it.
-    pub writer: WriterId,
-    /// When it was written, in Unix seconds.
-    pub written: u64,
-    /// What it says.
-    pub body: RefBody,
-}
-
-/// All names of a kind.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// The newest record of each name, by name.
-    pub records: Vec<RefRecord>,
-    /// Names whose newest record cannot be read, by name: one never hides the others.
-    pub damaged: Vec<DamagedRef>,
-}
-
-/// A name of which nothing but the name is known.
-#[derive(Debug)]
-pub struct DamagedRef {
-    /// The name, as it stands in the keys: it may break the rules for names, and is hidden in an
-    /// encrypted store.
-    pub name: String,
-    /// What is wrong, and what to do about it.
-    pub error: Error,
-}
-
-impl Listing {
-    /// Whether there is no name at all.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.damaged.is_empty()
-    }
-}
-
-/// The stored form. It repeats its key, so that a record cannot pass for another one's.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RefDocument {
-    kind: RefKind,
-    name: String,
-    sequence: u64,
-    writer: WriterId,
-    written: u64,
-    /// `None`: the name was removed.
-    body: Option<RefBody>,
-}
 
 /// The names of a store.
 #[derive(Debug, Clone)]
@@ -195,7 +61,7 @@ impl Refs {
     /// read is among the damaged ones.
     ///
     /// # Errors
-    /// Those of the backend's listing.
+    /// Any error from the backend's listing.
     pub async fn list(&self, kind: RefKind) -> Result<Listing> {
         self.list_some(kind, |_| true).await
     }
@@ -204,7 +70,7 @@ impl Refs {
     /// an encrypted store, where they are hidden. There a damaged one may be wanted.
     ///
     /// # Errors
-    /// Those of the backend's listing.
+    /// Any error from the backend's listing.
     pub async fn list_some(&self, kind: RefKind, wanted: impl Fn(&str) -> bool) -> Result<Listing> {
         let mut rows = self.rows(&format!("refs/{kind}"), kind).await?;
         let hidden = self.store.settings().is_encrypted();
@@ -262,7 +128,7 @@ impl Refs {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when that is not its newest record,
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; and as [`get`](Self::get).
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; and any error from [`get`](Self::get).
     pub async fn update(
         &self,
         kind: RefKind,
@@ -277,7 +143,7 @@ impl Refs {
     /// Removes a name whose newest record is numbered `expected`.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// Any error from [`update`](Self::update).
     pub async fn remove(&self, kind: RefKind, name: &str, expected: u64) -> Result<()> {
         self.replace(kind, name, expected, None).await.map(|_| ())
     }
@@ -399,7 +265,7 @@ impl Refs {
     /// What a name was before it was removed; `None` when it was not, or when nobody knows any more.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when it is there; and as [`get`](Self::get).
+    /// [`Conflict`](block::ErrorKind::Conflict) when it is there; and any error from [`get`](Self::get).
     pub async fn removed(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         kind.check(name)?;
         let removal = match self.newest(kind, name).await? {
@@ -495,131 +361,6 @@ impl Refs {
         }
         Ok(document)
     }
-}
-
-/// The records of a name, as a listing shows them.
-#[derive(Default)]
-struct ListedRecords {
-    last: u64,
-    /// The key of an object among them that is none.
-    stray: Option<String>,
-}
-
-impl ListedRecords {
-    /// The newest number, which alone counts: what is missing before it was cleared away, or is what
-    /// somebody left who slept while it was.
-    fn newest(&self) -> Result<u64> {
-        if let Some(key) = &self.stray {
-            return Err(Error::corrupt(format!(
-                "object {key} is not a ref's record; something else wrote it, remove it"
-            )));
-        }
-        Ok(self.last)
-    }
-}
-
-impl RefDocument {
-    /// The record, unless it is a removal.
-    fn into_record(self) -> Option<RefRecord> {
-        let Self { name, sequence, writer, written, body, .. } = self;
-        body.map(|body| RefRecord { name, sequence, writer, written, body })
-    }
-
-    /// A line `sojourn-ref <version> <CRC-32C of the rest> <length of the rest>`, then JSON; or the
-    /// same line that ends with ` sealed`, then the sealed JSON.
-    fn encode(&self, settings: &Settings, key: &str) -> Result<Bytes> {
-        let mut json = serde_json::to_vec(self)
-            .map_err(|e| Error::internal("a ref cannot be written").with_source(e))?;
-        if let Some(sealer) = settings.sealer() {
-            // The length says little of names and labels.
-            json.resize((json.len() + 1).next_multiple_of(PADDING) - 1, b' ');
-            json.push(b'\n');
-            sealer.seal_object(key, HEAD, &mut json)?;
-        } else {
-            json.push(b'\n');
-        }
-        let mut bytes = header(&json, settings.is_encrypted()).into_bytes();
-        bytes.extend_from_slice(&json);
-        if bytes.len() as u64 > MAX_LEN {
-            return Err(Error::invalid(format!(
-                "{} {:?}: its labels are too long ({} bytes with them, at most {MAX_LEN})",
-                self.kind,
-                self.name,
-                bytes.len()
-            )));
-        }
-        Ok(bytes.into())
-    }
-
-    fn decode(settings: &Settings, key: &str, bytes: &[u8]) -> Result<Self> {
-        let end = bytes.iter().take(128).position(|b| *b == b'\n');
-        let (line, json) = match end {
-            Some(end) => bytes.split_at(end + 1),
-            None => return Err(damaged(key, "it has no header line")),
-        };
-        let line = std::str::from_utf8(line).map_err(|_| damaged(key, "its header is not text"))?;
-        match header_line(MAGIC, line, json) {
-            HeaderLine::Version(VERSION) => {}
-            HeaderLine::Version(version) => {
-                return Err(Error::unsupported(format!(
-                    "object {key} has format version {version}, this build reads up to {VERSION}; \
-                     use a newer sojourn"
-                )));
-            }
-            HeaderLine::Damaged(why) => return Err(damaged(key, why)),
-        }
-        if line == header(json, !settings.is_encrypted()) {
-            return Err(damaged(key, "it is sealed and the store not encrypted, or the reverse"));
-        }
-        if line != header(json, settings.is_encrypted()) {
-            return Err(damaged(key, "checksum or length mismatch"));
-        }
-        let opened = settings.sealer().map(|sealer| {
-            sealer
-                .open_object(key, HEAD, json)
-                .map_err(|_| damaged(key, "it is not what was sealed under its name"))
-        });
-        let opened = opened.transpose()?;
-        let json = opened.as_deref().unwrap_or(json);
-        let document: Self = serde_json::from_slice(json)
-            .map_err(|e| damaged(key, &format!("not its format: {e}")))?;
-        Ok(document)
-    }
-}
-
-/// Checks whether bytes are a record.
-pub(crate) fn check(settings: &Settings, key: &str, bytes: &[u8]) -> Result<()> {
-    RefDocument::decode(settings, key, bytes).map(|_| ())
-}
-
-fn header(content: &[u8], sealed: bool) -> String {
-    let sealed = if sealed { " sealed" } else { "" };
-    format!("{MAGIC} {VERSION} {:08x} {}{sealed}\n", crc32c::crc32c(content), content.len())
-}
-
-fn key(kind: RefKind, place: &str, sequence: u64) -> String {
-    format!("refs/{kind}/{place}/{sequence:020}")
-}
-
-/// What stands for the name, and the number of a record's key.
-fn parse_key(kind: RefKind, key: &str, hidden: bool) -> Option<(&str, u64)> {
-    let (place, digits) = key
-        .strip_prefix("refs/")?
-        .strip_prefix(kind.as_str())?
-        .strip_prefix('/')?
-        .split_once('/')?;
-    let valid = digits.len() == 20 && digits.bytes().all(|c| c.is_ascii_digit());
-    let sequence = digits.parse().ok().filter(|n| valid && (1..u64::MAX).contains(n))?;
-    let valid =
-        if hidden { parse_hex::<32>("name", place).is_ok() } else { kind.check(place).is_ok() };
-    valid.then_some((place, sequence))
-}
-
-fn damaged(key: &str, why: &str) -> Error {
-    Error::corrupt(format!(
-        "object {key} is damaged: {why}; restore it from a backup, or remove it to return to the \
-         record before it"
-    ))
 }
 
 #[cfg(test)]

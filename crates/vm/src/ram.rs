@@ -10,13 +10,11 @@
 use crate::demand::ExtentDemand;
 use crate::image::MemoryImage;
 use crate::pages::Pages;
-use crate::resume_set::{FirstReads, MAX_EXTENTS, MAX_PAGES};
-use crate::save::MemorySource;
+use crate::resume_set::FirstReads;
 use crate::{EXTENT, PAGE};
-use async_trait::async_trait;
 use block::{Error, ErrorKind, Result, Span, offload};
+use frozen::FrozenPages;
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -24,6 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use touched::Touched;
+
+mod frozen;
+mod touched;
+
+pub use frozen::FrozenRam;
 
 /// The file of what the guest wrote, in the directory of its machine.
 pub(crate) const WRITTEN: &str = "written";
@@ -82,31 +86,12 @@ struct RamState {
     touched: Touched,
 }
 
-/// What a parcel is being made of.
-struct FrozenPages {
-    /// Pages that are part of it and were in the local file.
-    local: Pages,
-    /// Those of them whose content was put aside.
-    aside: Pages,
-    base: Option<Arc<MemoryImage>>,
-    changed: Pages,
-}
-
-/// The extents and pages that were read, in order, while that is being noted.
-#[derive(Default)]
-struct Touched {
-    order: FirstReads,
-    extents: HashSet<u32>,
-    pages: HashSet<u32>,
-    noting: bool,
-}
-
 impl GuestRam {
     /// Memory of `size` bytes that holds what `base` does, or zeroes; what the guest writes goes to files in
     /// `directory`, which nobody needs after a crash.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub fn new(directory: &Path, size: u64, base: Option<Arc<MemoryImage>>) -> Result<Arc<Self>> {
         Self::after(directory, size, base, None)
     }
@@ -114,7 +99,7 @@ impl GuestRam {
     /// The same, of a machine that was suspended here: some pages are those of the suspension.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn after(
         directory: &Path,
         size: u64,
@@ -159,7 +144,7 @@ impl GuestRam {
                 .map_or_else(|| none.clone(), |earlier| earlier.changed.clone()),
             lost: none,
             frozen: None,
-            touched: Touched { noting, ..Touched::default() },
+            touched: Touched::starting(noting),
         };
         Self {
             size,
@@ -208,7 +193,7 @@ impl GuestRam {
     /// Reads, if that needs nothing from the store; `false` when it does, and nothing was read.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept; those of the file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept; any error from the file system.
     pub fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<bool> {
         let state = self.state.lock();
         state.must_know(span)?;
@@ -227,13 +212,13 @@ impl GuestRam {
     ///
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept;
-    /// [`Unavailable`](block::ErrorKind::Unavailable) once [`end_reads`](Self::end_reads) was called; those of the store
-    /// and the file system.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) once [`end_reads`](Self::end_reads) was called; any error from
+    /// the store and the file system.
     pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let (base, places) = {
             let mut state = self.state.lock();
             state.must_know(span)?;
-            state.note(span);
+            state.touched.note(span);
             (state.base.clone(), self.places(&state.local, span))
         };
         let extents = span.offset() / EXTENT..span.end().div_ceil(EXTENT);
@@ -306,7 +291,7 @@ impl GuestRam {
     /// read and write meanwhile.
     ///
     /// # Errors
-    /// Those of the file system. What was copied stays so.
+    /// Any error from the file system. What was copied stays so.
     pub(crate) async fn take_over(self: &Arc<Self>) -> Result<()> {
         let Some(earlier) = &self.earlier else { return Ok(()) };
         for span in Span::whole(self.size).pieces(EXTENT) {
@@ -346,7 +331,7 @@ impl GuestRam {
     /// Has what the guest wrote on stable storage.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) async fn sync(&self) -> Result<()> {
         let file = Arc::clone(&self.local);
         offload(move || file.sync_data().map_err(not_kept)).await
@@ -355,7 +340,7 @@ impl GuestRam {
     /// Writes whole pages. Waits for the local file.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for parts of pages; those of the file system, when the write
+    /// [`Invalid`](block::ErrorKind::Invalid) for parts of pages; any error from the file system, when the write
     /// was not done.
     pub fn write(&self, span: Span, data: &[u8]) -> Result<()> {
         if !span.offset().is_multiple_of(PAGE) || !span.len().is_multiple_of(PAGE) {
@@ -388,7 +373,7 @@ impl GuestRam {
     /// then on reading them fails, and so does making a parcel. A page that is wrong would be worse.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// Any error from [`write`](Self::write).
     pub async fn write_when_there_is_room(&self, span: Span, data: &[u8]) -> Result<()> {
         let mut ending = self.ending.subscribe();
         let mut told = false;
@@ -460,32 +445,6 @@ impl RamState {
         }
         Ok(())
     }
-
-    fn note(&mut self, span: Span) {
-        if !self.touched.noting {
-            return;
-        }
-        let Touched { order, extents, pages, .. } = &mut self.touched;
-        for extent in span.offset() / EXTENT..span.end().div_ceil(EXTENT) {
-            let extent = extent as u32;
-            if order.extents.len() < MAX_EXTENTS && extents.insert(extent) {
-                order.extents.push(extent);
-            }
-        }
-        for page in span.offset() / PAGE..span.end().div_ceil(PAGE) {
-            let page = page as u32;
-            if order.pages.len() < MAX_PAGES && pages.insert(page) {
-                order.pages.push(page);
-            }
-        }
-    }
-}
-
-impl Pages {
-    /// For each page of a span whether it is in the set.
-    fn clone_range(&self, span: Span) -> Vec<bool> {
-        (span.offset() / PAGE..span.end().div_ceil(PAGE)).map(|page| self.contains(page)).collect()
-    }
 }
 
 fn not_kept(e: std::io::Error) -> Error {
@@ -507,212 +466,5 @@ fn read_padded(file: &File, offset: u64, buf: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The memory of a machine as it was at one moment. It is thawed when this is dropped; unless that was
-/// [`stored`](Self::stored), its changes are part of the next parcel again.
-pub struct FrozenRam {
-    ram: Arc<GuestRam>,
-    base: Option<Arc<MemoryImage>>,
-    changed: Pages,
-    done: bool,
-}
-
-impl FrozenRam {
-    /// The parcel that the memory came from.
-    pub fn base(&self) -> Option<&Arc<MemoryImage>> {
-        self.base.as_ref()
-    }
-
-    /// The pages that are in the local file, and those that changed since the last parcel. All that is local has to
-    /// be [taken over](GuestRam::take_over).
-    pub(crate) fn pages(&self) -> (Pages, &Pages) {
-        let state = self.ram.state.lock();
-        let local = state.frozen.as_ref().map(|frozen| frozen.local.clone());
-        (local.unwrap_or_else(|| Pages::none(self.ram.size / PAGE)), &self.changed)
-    }
-
-    /// What was frozen is stored as `image`: the next parcel is made against that.
-    pub fn stored(mut self, image: Arc<MemoryImage>) {
-        self.done = true;
-        // Pages that are local stay so: the image says of the others what the base before it said.
-        self.ram.state.lock().base = Some(image);
-    }
-}
-
-impl Drop for FrozenRam {
-    fn drop(&mut self) {
-        let mut state = self.ram.state.lock();
-        if let Some(frozen) = state.frozen.take()
-            && !self.done
-        {
-            state.changed.extend(&frozen.changed);
-        }
-    }
-}
-
-#[async_trait]
-impl MemorySource for FrozenRam {
-    fn size(&self) -> u64 {
-        self.ram.size
-    }
-
-    fn changed(&self, extent: u64) -> bool {
-        let last = self.ram.size / PAGE;
-        let pages = extent * EXTENT / PAGE..((extent + 1) * EXTENT / PAGE).min(last);
-        self.changed.any(pages)
-    }
-
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let base = {
-            let state = self.ram.state.lock();
-            let frozen =
-                state.frozen.as_ref().ok_or_else(|| Error::internal("the memory is not frozen"))?;
-            frozen.base.clone()
-        };
-        let places = {
-            let state = self.ram.state.lock();
-            let frozen = state.frozen.as_ref();
-            frozen.map(|frozen| self.ram.places(&frozen.local, span)).unwrap_or_default()
-        };
-        let first = span.offset() / PAGE;
-        self.ram.compose(span, buf, base.as_deref(), &places).await?;
-        // What was written over before it was read above was put aside before that.
-        let aside = {
-            let state = self.ram.state.lock();
-            let frozen = state.frozen.as_ref();
-            frozen.map(|frozen| frozen.aside.clone_range(span)).unwrap_or_default()
-        };
-        for (index, _) in aside.iter().enumerate().filter(|(_, aside)| **aside) {
-            let at = index * PAGE as usize;
-            read_padded(
-                &self.ram.aside,
-                (first + index as u64) * PAGE,
-                &mut buf[at..at + PAGE as usize],
-            )?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const SIZE: u64 = 1 << 20;
-
-    fn page(n: u64) -> Span {
-        Span::between(n * PAGE, (n + 1) * PAGE)
-    }
-
-    async fn first_byte(source: &dyn MemorySource, n: u64) -> u8 {
-        let mut buf = vec![0; PAGE as usize];
-        source.read(page(n), &mut buf).await.unwrap();
-        assert!(buf.iter().all(|byte| *byte == buf[0]));
-        buf[0]
-    }
-
-    #[tokio::test]
-    async fn a_checkpoint_is_of_one_moment_while_the_guest_writes_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
-        let fill = |byte| vec![byte; PAGE as usize];
-        ram.write(page(1), &fill(1)).unwrap();
-        let frozen = ram.freeze().unwrap();
-        ram.write(page(1), &fill(2)).unwrap();
-        ram.write(page(2), &fill(3)).unwrap();
-        assert_eq!((first_byte(&frozen, 1).await, first_byte(&frozen, 2).await), (1, 0));
-        assert!(ram.freeze().is_err(), "one at a time");
-        drop(frozen);
-        let again = ram.freeze().unwrap();
-        assert!(again.changed(0), "what came to nothing is part of the next parcel");
-        assert_eq!((first_byte(&again, 1).await, first_byte(&again, 2).await), (2, 3));
-    }
-
-    /// Memory on a disk that is full.
-    fn on_a_full_disk(dir: &Path) -> Arc<GuestRam> {
-        let full = Arc::new(File::options().read(true).write(true).open("/dev/full").unwrap());
-        let aside = Arc::new(File::create(dir.join("aside")).unwrap());
-        Arc::new(GuestRam::over(SIZE, None, (full, aside), None))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_guest_waits_for_room_and_what_could_not_be_kept_is_never_shown_or_stored() {
-        let dir = tempfile::tempdir().unwrap();
-        let ram = on_a_full_disk(dir.path());
-        let data = vec![7; PAGE as usize];
-        let waits = ram.write_when_there_is_room(page(3), &data);
-        let mut waits = std::pin::pin!(waits);
-        assert!(timeout(Duration::from_secs(600), &mut waits).await.is_err(), "it waits");
-        ram.give_up();
-        assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::NoSpace);
-        let mut buf = vec![0; PAGE as usize];
-        assert_eq!(ram.try_read(page(3), &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!(ram.read(page(3), &mut buf).await.unwrap_err().kind(), ErrorKind::Corrupt);
-        assert!(ram.try_read(page(2), &mut buf).unwrap());
-        assert_eq!(ram.freeze().err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_read_that_waits_for_the_store_ends_when_qemu_is_killed() {
-        let dir = tempfile::tempdir().unwrap();
-        let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
-        let waits = ram.unless_killed(std::future::pending());
-        let mut waits = std::pin::pin!(waits);
-        assert!(timeout(Duration::from_secs(600), &mut waits).await.is_err(), "it waits");
-        ram.give_up();
-        assert!(timeout(Duration::from_secs(5), &mut waits).await.is_err(), "QEMU ends by itself");
-        ram.end_reads();
-        assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
-        #[test]
-        fn frozen_memory_does_not_change(
-            earlier in proptest::collection::vec((0u64..64, 1u8..), 0..40),
-            before in proptest::collection::vec((0u64..64, 1u8..), 0..40),
-            after in proptest::collection::vec((0u64..64, 1u8..), 0..40),
-            takes_over in 0..3,
-        ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            runtime.block_on(async {
-                let dir = tempfile::tempdir().unwrap();
-                let mut model = [0u8; 64];
-                let pages = {
-                    let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
-                    for (n, byte) in earlier {
-                        ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
-                        model[n as usize] = byte;
-                    }
-                    let frozen = ram.freeze().unwrap();
-                    let (local, changed) = frozen.pages();
-                    EarlierPages { file: Arc::clone(&ram.local), local, changed: changed.clone() }
-                };
-                let ram = GuestRam::after(dir.path(), SIZE, None, Some(pages)).unwrap();
-                if takes_over == 1 {
-                    ram.take_over().await.unwrap();
-                }
-                for (n, byte) in before {
-                    ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
-                    model[n as usize] = byte;
-                }
-                let frozen = ram.freeze().unwrap();
-                let mut then = model;
-                for (n, byte) in after {
-                    ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
-                    then[n as usize] = byte;
-                }
-                if takes_over == 2 {
-                    ram.take_over().await.unwrap();
-                }
-                for n in 0..64 {
-                    assert_eq!(first_byte(&frozen, n).await, model[n as usize]);
-                    assert_eq!(frozen.changed(n / 16), model[n as usize / 16 * 16..][..16] != [0; 16]);
-                    let mut buf = vec![0; PAGE as usize];
-                    ram.read(page(n), &mut buf).await.unwrap();
-                    assert!(buf.iter().all(|byte| *byte == then[n as usize]));
-                }
-            });
-        }
-    }
-}
+mod tests;

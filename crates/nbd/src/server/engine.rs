@@ -2,25 +2,28 @@
 
 use super::budget::{Budget, ConnectionHolds};
 use super::counters::Traffic;
-use super::handshake::ALLOCATION_ID;
-use super::latency::{Meter, TimedOperation, Timer};
+use super::latency::{Meter, Timer};
 use super::observing::Observing;
+use super::options::ALLOCATION_ID;
 use super::replies::{Replies, SpareBuffers};
-use crate::codec::constants::{command, command_flags as flag, errno};
-use crate::codec::names::{command_name, flag_names};
+use crate::codec::constants::command;
 use crate::codec::reply::{self, Mark};
 use crate::codec::request::RequestHeader;
 use crate::codec::{ReplyStyle, fault};
-use block::{
-    Action, Answered, Attempt, Device, Durability, Error, ErrorKind, Extent, Observer, Result,
-    Span, ZeroMode,
-};
+use block::{Attempt, Device, Durability, Error, ErrorKind, Extent, Observer, Result};
+use checked::{RequestKind, RequestRefusal};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use waiting::{Answer, EXTENTS, PIECE, run};
+
+mod checked;
+mod waiting;
+
+pub(super) use checked::CheckedRequest;
 
 /// Replies of reads up to this length are gathered; longer ones are sent from their own buffer.
 const GATHERED: usize = 16 << 10;
@@ -31,20 +34,8 @@ const OVERHEAD: usize = 512;
 /// Requests of one connection that wait for the device at a time: one client does not fill the
 /// queue of the disk.
 const MOST_WAITING: usize = 256;
-/// Longer reads and writes are done in pieces of this length, between which others have their turn.
-const PIECE: u64 = 4 << 20;
-/// Longer trims and zeroings are done in pieces of this length: a file system may lock the whole
-/// file for each.
-const EFFECT: u64 = 256 << 20;
-/// Extents in one block status reply.
-const EXTENTS: usize = 1024;
 /// What a block status reply may take, in bytes.
 const STATUS_REPLY: usize = EXTENTS * size_of::<Extent>();
-/// A block status is told, and a read-ahead begun, of no more than so many bytes from the offset on. The
-/// protocol lets both end early, and of more no client asks that has no extended headers.
-const SURVEYED: u64 = 4 << 30;
-/// In pieces of this length, between which others have their turn: a segment of an image's manifest.
-const SURVEY: u64 = 256 << 20;
 /// Surveys of one connection that go on at a time; more wait for these. Each takes the processor for as
 /// long as a client has made its disk's map fine, and all that go on are polled in one go.
 const SURVEYS: usize = 4;
@@ -101,79 +92,6 @@ struct Completion {
     result: Result<Answer>,
     /// A payload buffer that is free again.
     free: Option<Vec<u8>>,
-}
-
-enum Answer {
-    Done,
-    Data(Vec<u8>),
-    Extents(Vec<Extent>),
-}
-
-/// Why a request is refused before the device sees it.
-struct RequestRefusal {
-    number: u32,
-    message: String,
-}
-
-/// A request that was found to be right.
-#[derive(Clone, Copy)]
-pub(super) struct CheckedRequest {
-    mark: Mark,
-    span: Span,
-    durability: Durability,
-    kind: RequestKind,
-}
-
-impl CheckedRequest {
-    /// As an observer is told of it; nothing that moves no data, and nothing about no byte.
-    #[inline]
-    pub(super) fn answered(&self, failed: bool) -> Option<Answered> {
-        let action = match self.kind {
-            RequestKind::Read => Action::Read,
-            RequestKind::Write => Action::Write,
-            RequestKind::Flush => Action::Flush,
-            RequestKind::Trim => Action::Trim,
-            RequestKind::Zero(_) => Action::Zero,
-            RequestKind::Cache | RequestKind::Status { .. } => return None,
-        };
-        let durable = self.durability == Durability::Durable;
-        Some(Answered { span: self.span, action, durable, failed })
-    }
-
-    /// Whether the device goes through its maps for it.
-    fn is_survey(&self) -> bool {
-        matches!(self.kind, RequestKind::Cache | RequestKind::Status { .. })
-    }
-
-    /// Whether it is about no byte: the device is not bothered then.
-    fn is_nothing(&self) -> bool {
-        self.span.is_empty() && !matches!(self.kind, RequestKind::Flush)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum RequestKind {
-    Read,
-    Write,
-    Flush,
-    Trim,
-    Cache,
-    Zero(ZeroMode),
-    Status { one: bool },
-}
-
-impl RequestKind {
-    /// Under what it is timed, if it is.
-    fn operation(self) -> Option<TimedOperation> {
-        match self {
-            Self::Read => Some(TimedOperation::Read),
-            Self::Write => Some(TimedOperation::Write),
-            Self::Flush => Some(TimedOperation::Flush),
-            Self::Trim => Some(TimedOperation::Trim),
-            Self::Zero(_) => Some(TimedOperation::Zero),
-            Self::Cache | Self::Status { .. } => None,
-        }
-    }
 }
 
 impl Engine {
@@ -322,105 +240,6 @@ impl Engine {
     /// Refuses a request outright.
     pub(super) fn reject(&mut self, request: &RequestHeader, number: u32, message: String) {
         self.refuse(request, &RequestRefusal { number, message });
-    }
-
-    fn check(&self, request: &RequestHeader) -> Result<CheckedRequest, RequestRefusal> {
-        let refuse = |number, message: String| Err(RequestRefusal { number, message });
-        let structured = self.terms.style != ReplyStyle::Simple;
-        let mut legal = flag::FUA; // valid with every command, even where it means nothing
-        match request.command {
-            command::READ if structured => legal |= flag::DF,
-            // It says what a write has anyhow, and in a compact header no less.
-            command::WRITE => legal |= flag::PAYLOAD_LEN,
-            command::WRITE_ZEROES => legal |= flag::NO_HOLE | flag::FAST_ZERO,
-            command::BLOCK_STATUS => legal |= flag::REQ_ONE,
-            _ => {}
-        }
-        let changes =
-            matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
-        let kind = match request.command {
-            command::READ => RequestKind::Read,
-            command::WRITE => RequestKind::Write,
-            command::FLUSH => RequestKind::Flush,
-            command::TRIM => RequestKind::Trim,
-            command::CACHE => RequestKind::Cache,
-            command::WRITE_ZEROES => RequestKind::Zero(ZeroMode {
-                may_punch: request.flags & flag::NO_HOLE == 0,
-                only_if_fast: request.flags & flag::FAST_ZERO != 0,
-            }),
-            command::BLOCK_STATUS => {
-                RequestKind::Status { one: request.flags & flag::REQ_ONE != 0 }
-            }
-            other => {
-                return refuse(errno::EINVAL, format!("{} is not known", command_name(other)));
-            }
-        };
-        if self.stopping {
-            return refuse(errno::ESHUTDOWN, "the server is stopping: connect again later".into());
-        }
-        if request.flags & !legal != 0 {
-            return refuse(
-                errno::EINVAL,
-                format!(
-                    "the flags {} do not belong to {}",
-                    flag_names(request.flags & !legal),
-                    command_name(request.command)
-                ),
-            );
-        }
-        if changes && self.read_only {
-            let export = &self.terms.export;
-            return refuse(errno::EPERM, format!("export {export:?} is read-only"));
-        }
-        let mark = Mark { cookie: request.cookie, offset: request.offset };
-        let durability = match request.flags & flag::FUA {
-            0 => Durability::Buffered,
-            _ => Durability::Durable,
-        };
-        if matches!(kind, RequestKind::Flush) {
-            return Ok(CheckedRequest { mark, span: Span::whole(0), durability, kind });
-        }
-        if matches!(kind, RequestKind::Read | RequestKind::Write)
-            && request.len > self.max_payload()
-        {
-            return refuse(
-                errno::EINVAL,
-                format!(
-                    "a {} of {} bytes is longer than the {} that are accepted",
-                    command_name(request.command),
-                    request.len,
-                    self.terms.max_request
-                ),
-            );
-        }
-        if let RequestKind::Status { .. } = kind {
-            if !self.terms.allocation {
-                return refuse(
-                    errno::EINVAL,
-                    "BLOCK_STATUS, and no metadata context was negotiated".into(),
-                );
-            }
-            if request.len == 0 {
-                return refuse(errno::EINVAL, "BLOCK_STATUS of an empty range".into());
-            }
-        }
-        let size = self.terms.device.size();
-        let span = match Span::within(request.offset, request.len, size) {
-            Ok(span) => span,
-            Err(e) => {
-                let overflows = request.offset.checked_add(request.len).is_none();
-                let full = matches!(kind, RequestKind::Write | RequestKind::Zero(_)) && !overflows;
-                let number = if full { errno::ENOSPC } else { errno::EINVAL };
-                return refuse(number, e.message().to_owned());
-            }
-        };
-        if self.minimum > 1 && !span.is_aligned(self.minimum) {
-            return refuse(
-                errno::EINVAL,
-                format!("offset and length must be multiples of {} bytes", self.minimum),
-            );
-        }
-        Ok(CheckedRequest { mark, span, durability, kind })
     }
 
     #[inline]
@@ -616,103 +435,4 @@ impl Engine {
         self.head.shrink_to(64); // a text may be long
         self.tally.errors += 1;
     }
-}
-
-/// Does a request by waiting. Gives the answer, and the payload buffer when it is free again.
-async fn run(
-    device: &dyn Device,
-    work: CheckedRequest,
-    mut data: Vec<u8>,
-    longest: u64,
-) -> (Result<Answer>, Option<Vec<u8>>) {
-    let CheckedRequest { span, durability, .. } = work;
-    let result = match work.kind {
-        RequestKind::Read => {
-            for piece in span.pieces(longest.min(PIECE)) {
-                if piece.offset() > span.offset() {
-                    tokio::task::yield_now().await;
-                }
-                if let Err(e) = device.read(piece, &mut data[piece.index_in(span)]).await {
-                    return (Err(e), Some(data));
-                }
-            }
-            return (Ok(Answer::Data(data)), None);
-        }
-        RequestKind::Write => {
-            // A durable write is not torn further: every piece waits for the disk.
-            let most = if durability == Durability::Durable { longest } else { longest.min(PIECE) };
-            for piece in span.pieces(most) {
-                if piece.offset() > span.offset() {
-                    tokio::task::yield_now().await;
-                }
-                let part = &data[piece.index_in(span)];
-                if let Err(e) = device.write(piece, part, durability).await {
-                    return (Err(e), Some(data));
-                }
-            }
-            return (Ok(Answer::Done), Some(data));
-        }
-        RequestKind::Flush => device.flush().await,
-        RequestKind::Trim | RequestKind::Zero(_) => {
-            for piece in span.pieces(EFFECT) {
-                if piece.offset() > span.offset() {
-                    tokio::task::yield_now().await;
-                }
-                let done = match work.kind {
-                    RequestKind::Zero(mode) => device.zero(piece, mode, durability).await,
-                    _ => device.discard(piece, durability).await,
-                };
-                if let Err(e) = done {
-                    return (Err(e), None);
-                }
-            }
-            Ok(())
-        }
-        RequestKind::Cache => read_ahead(device, span).await,
-        RequestKind::Status { one } => {
-            let limit = if one { 1 } else { EXTENTS };
-            return (extents(device, span, limit).await.map(Answer::Extents), None);
-        }
-    };
-    (result.map(|()| Answer::Done), None)
-}
-
-/// The pieces of a range that is surveyed.
-fn surveyed(span: Span) -> impl Iterator<Item = Span> + Send {
-    span.split_at(span.offset().saturating_add(SURVEYED)).0.pieces(SURVEY)
-}
-
-/// Says to the device that a range will be read soon.
-async fn read_ahead(device: &dyn Device, span: Span) -> Result<()> {
-    for piece in surveyed(span) {
-        if piece.offset() > span.offset() {
-            tokio::task::yield_now().await;
-        }
-        device.prefetch(piece).await?;
-    }
-    Ok(())
-}
-
-/// The extents of a range with neighbours of one kind joined, `limit` at most. They end early where the
-/// device's answer does.
-async fn extents(device: &dyn Device, span: Span, limit: usize) -> Result<Vec<Extent>> {
-    let mut list: Vec<Extent> = Vec::new();
-    for piece in surveyed(span) {
-        if piece.offset() > span.offset() {
-            tokio::task::yield_now().await;
-        }
-        // At least one: it may join the last.
-        for extent in device.extents(piece, (limit - list.len()).max(1)).await? {
-            block::extent::push(&mut list, extent.span, extent.kind);
-        }
-        let end = list.last().map_or(span.offset(), |last| last.span.end());
-        if end < piece.end() || list.len() > limit {
-            break;
-        }
-    }
-    list.truncate(limit);
-    if list.is_empty() {
-        return Err(Error::internal(format!("no extent at offset {}", span.offset())));
-    }
-    Ok(list)
 }

@@ -83,7 +83,7 @@ impl Refs {
     /// out.
     ///
     /// # Errors
-    /// Those of the backend's listing.
+    /// Any error from the backend's listing.
     pub async fn rows_of(&self, kind: RefKind) -> Result<BTreeMap<String, u64>> {
         let rows = self.rows(&format!("refs/{kind}"), kind).await?;
         Ok(rows.into_iter().filter_map(|(row, newest)| Some((row, newest.ok()?))).collect())
@@ -100,7 +100,7 @@ impl Refs {
     /// The newest record of a name, also of one that was removed; `None` when there is none.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Any error from [`get`](Self::get).
     pub async fn newest_keyed(&self, kind: RefKind, name: &str) -> Result<Option<KeyedRecord>> {
         kind.check(name)?;
         Ok(self.newest(kind, name).await?.map(KeyedRecord::of))
@@ -110,7 +110,7 @@ impl Refs {
     /// there now: another writer may have been first. The same bytes again are no other writer's.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Any error from the backend.
     pub async fn write_keyed(&self, record: &KeyedRecord, bytes: Bytes) -> Result<bool> {
         let (kind, name, sequence) = (record.kind, record.name.as_str(), record.sequence);
         let text = key(kind, &self.place(kind, name), sequence);

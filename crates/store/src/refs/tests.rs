@@ -1,7 +1,8 @@
 use super::*;
-use crate::testing;
+use crate::{ManifestId, Settings, testing};
 use async_trait::async_trait;
 use block::ErrorKind;
+use bytes::Bytes;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
