@@ -5,7 +5,7 @@ use crate::health::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::lease::Lease;
 use crate::maplog::Failure;
 use crate::overlay::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
-use crate::question::Latest;
+use crate::ownership::Latest;
 use crate::record::DiskRecord;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
@@ -245,7 +245,7 @@ impl Disk {
     /// The lock goes with the last handle.
     ///
     /// # Errors
-    /// As [`Device::flush`].
+    /// Any error from [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
         self.asked.forget();
         // What was given up may still be replacing the record, which the next opening reads.
@@ -258,7 +258,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a size below the present one, not in sectors, or beyond
-    /// 256 TiB; those of the file system.
+    /// 256 TiB; any error from the file system.
     pub async fn grow(&self, size: u64) -> Result<()> {
         let _excluded = match &self.away {
             Some(_) => Some(self.lease.exclude(self.name(), "growth")?),
@@ -293,7 +293,7 @@ impl Disk {
     /// Replaces the record, first on stable storage.
     ///
     /// # Errors
-    /// Those of the file system; then the record is as before, or the disk refuses to be written
+    /// Any error from the file system; then the record is as before, or the disk refuses to be written
     /// until it is opened again.
     pub(crate) async fn change(&self, change: impl FnOnce(&mut DiskRecord)) -> Result<()> {
         let alone = Arc::clone(&self.replacing).lock_owned().await;
@@ -357,7 +357,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: it is not written
-    /// here any more then; those of the store.
+    /// here any more then; any error from the store.
     pub(crate) async fn publish_base(&self) -> Result<()> {
         self.publish(&self.record(), &[]).await
     }
@@ -389,7 +389,7 @@ impl Disk {
     /// what it stored may be gone. No session is needed for what the ref names already.
     ///
     /// # Errors
-    /// As [`publish_base`](Self::publish_base) and [`Session::check`].
+    /// Any error from [`publish_base`](Self::publish_base) and [`Session::check`].
     pub(crate) async fn announce(
         &self,
         session: Option<&Session>,
@@ -452,7 +452,7 @@ pub(crate) struct OwnBlocks {
 impl OwnBlocks {
     pub(crate) const NONE: Self = Self { room: 0, none: true };
 
-    /// Those of a closed disk.
+    /// What a closed disk has of its own.
     pub(crate) fn of_closed(directory: &FsPath, record: &DiskRecord) -> Self {
         let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer));
         let mut own = Self::NONE;

@@ -26,7 +26,7 @@
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
 //! | [`succession`] | what may follow in a disk's ref, for who passes on others' records |
 //! | `residence` | where a home lives: a copy of it is refused |
-//! | `question` | [`OwnershipQuestion`], who holds an open disk, asked of the store without the disk |
+//! | `ownership` | [`OwnershipQuestion`], who holds an open disk, asked of the store without the disk |
 //! | `confirm` | whether this server still holds an open disk |
 //! | `lease` | who may use an open disk inside this process |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
@@ -68,7 +68,7 @@ mod mark;
 mod model;
 mod moves;
 mod overlay;
-mod question;
+mod ownership;
 mod rebase;
 mod record;
 mod removal;
@@ -96,6 +96,6 @@ pub use model::{
     Resident, SnapshotInfo,
 };
 pub use overlay::{Room, RoomLayer};
-pub use question::{OwnershipAnswer, OwnershipQuestion};
+pub use ownership::{OwnershipAnswer, OwnershipQuestion};
 pub use shadow::Shadow;
 pub use write_back::WriteBackLag;

@@ -4,7 +4,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`place`] | where to listen, and whether encrypted |
+//! | [`listener`] | where to listen, and whether encrypted |
 //! | [`attached`] | a home of attached disks |
 //! | [`throttle`] | what exports are as slow as |
 //! | [`log`] | what is logged, and how |
@@ -13,9 +13,9 @@
 
 pub mod attached;
 mod check;
+pub mod listener;
 pub mod log;
 mod mistakes;
-pub mod place;
 mod template;
 pub mod throttle;
 pub mod time;
@@ -24,8 +24,8 @@ pub mod time;
 mod tests;
 
 use self::attached::Attach;
+use self::listener::{ConfiguredListener, HttpAccess, TlsMode};
 use self::log::LogFormat;
-use self::place::{ConfiguredListener, HttpAccess, TlsMode};
 use self::throttle::ThrottleRule;
 use crate::disk_io::DiskIo;
 use crate::home::Home;
@@ -345,7 +345,7 @@ impl Config {
     /// The configuration of a home.
     ///
     /// # Errors
-    /// As [`load`](Self::load), when nobody ran `sojourn init` there, and for root on another user's.
+    /// Any error from [`load`](Self::load), when nobody ran `sojourn init` there, and for root on another user's.
     pub fn of(home: &Home) -> Result<Self> {
         home.must_exist()?;
         home.must_be_ours()?;

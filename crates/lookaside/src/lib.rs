@@ -16,7 +16,7 @@
 //! | [`share`] | which of several peers reads what from the store, for all of them: pure |
 //! | `pace` | how long a source takes, learned by size of request |
 //! | `health` | who lied or hung rests for a while |
-//! | `tally` | what came from where: [`SourceReport`] |
+//! | `source_report` | what came from where: [`SourceReport`] |
 //! | [`media`] | a directory on a key, a disc or a disk that holds chunks |
 //! | [`tree`] | directory trees and disk images, indexed by content |
 //! | `replica` | [`Replica`]: another store with the same key |
@@ -35,8 +35,8 @@ mod regular;
 mod replica;
 pub mod share;
 pub mod source;
+mod source_report;
 pub mod sources;
-mod tally;
 pub mod testing;
 pub mod tree;
 mod wire;
@@ -45,5 +45,5 @@ pub use replica::Replica;
 pub use source::{
     ChunkBytes, ChunkSource, CostEstimate, Fetched, LinkSharer, SourceKind, StoreLink,
 };
+pub use source_report::{SourceReport, SourceState};
 pub use sources::{NearbySource, ReadOrder, Sources, Urgency};
-pub use tally::{SourceReport, SourceState};

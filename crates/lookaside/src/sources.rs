@@ -26,7 +26,7 @@ mod read;
 use crate::health::SourceHealth;
 use crate::pace::LearnedPace;
 use crate::share::LinkShare;
-use crate::tally::{SourceReport, SourceState, SourceTally};
+use crate::source_report::{SourceReport, SourceState, SourceTally};
 use crate::{ChunkBytes, ChunkSource, CostEstimate, SourceKind, StoreLink};
 use arc_swap::ArcSwap;
 use asking::AskReason;

@@ -10,14 +10,14 @@
 //! | [`plan`] | [`ReplayPlan`], how it is replayed: clients, exports, pace |
 //! | [`run`](mod@run) | [`run()`], doing it |
 //! | `connection` | the clients of one connection |
-//! | `shared` | what all connections share; [`Hub`], to look while it runs |
+//! | `state` | what all connections share; [`Hub`], to look while it runs |
 //! | `replies` | the parser of what comes in |
 //! | `timer` | waking at exact times |
 //! | [`pattern`] | what writes hold |
 //! | `verify` | what reads must find |
 //! | [`histogram`] | [`Histogram`] of times |
 //! | `detail` | what is counted by client and time |
-//! | [`tally`] | what is counted, and the [`ReplayReport`] |
+//! | [`report`] | what is counted, and the [`ReplayReport`] |
 
 mod connection;
 mod detail;
@@ -25,17 +25,17 @@ pub mod histogram;
 pub mod pattern;
 pub mod plan;
 mod replies;
+pub mod report;
 pub mod run;
 pub mod script;
-mod shared;
-pub mod tally;
+mod state;
 mod timer;
 mod verify;
 
 pub use detail::{Answers, ClientAnswers, Interval};
 pub use histogram::{Histogram, Summary};
 pub use plan::{Pace, ReplayPlan};
+pub use report::{Lateness, OpReport, Progress, ReplayReport, Verified};
 pub use run::{PreparedReplay, prepare, run};
 pub use script::{Script, ScriptSelection};
-pub use shared::Hub;
-pub use tally::{Lateness, OpReport, Progress, ReplayReport, Verified};
+pub use state::Hub;

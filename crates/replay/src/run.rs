@@ -3,9 +3,9 @@
 use crate::connection::{self, Connection};
 use crate::detail::Detail;
 use crate::plan::{Carried, Pace, ReplayPlan};
+use crate::report::{Lateness, ReplayReport, Verified};
 use crate::script::Script;
-use crate::shared::{Hub, ReplayState};
-use crate::tally::{Lateness, ReplayReport, Verified};
+use crate::state::{Hub, ReplayState};
 use crate::timer::Timer;
 use block::{Error, Result};
 use futures::stream::{StreamExt, TryStreamExt};

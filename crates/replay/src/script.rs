@@ -76,7 +76,7 @@ impl Script {
     /// Loads a trace.
     ///
     /// # Errors
-    /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) when it holds no request or too
+    /// Any error from the trace; [`Invalid`](block::ErrorKind::Invalid) when it holds no request or too
     /// many to load.
     pub fn load(source: &mut dyn Source, selection: ScriptSelection) -> Result<Self> {
         let mut index: HashMap<(u32, u32), usize> = HashMap::new();

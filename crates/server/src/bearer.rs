@@ -18,7 +18,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use block::{Error, Result};
 use engine::Home;
-use engine::config::place::HttpAccess;
+use engine::config::listener::HttpAccess;
 use engine::image_views::disk_of;
 use engine::world;
 use parking_lot::Mutex;

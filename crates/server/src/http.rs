@@ -23,7 +23,7 @@ use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::{Error, Result};
 use engine::config::Serve;
-use engine::config::place::{ConfiguredListener, HttpAccess, TlsMode};
+use engine::config::listener::{ConfiguredListener, HttpAccess, TlsMode};
 use guests::Guests;
 use https::Encrypted;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub(crate) struct HttpRules {
 }
 
 impl HttpRules {
-    /// Those of a configuration.
+    /// The terms that a configuration sets.
     pub(crate) fn of(config: &Serve) -> Self {
         Self { names: config.http_names.clone(), access: config.http_access }
     }

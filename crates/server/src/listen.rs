@@ -4,7 +4,7 @@
 use super::inherit;
 use block::{Error, Result};
 use engine::config::Config;
-use engine::config::place::{ConfiguredListener, TlsMode};
+use engine::config::listener::{ConfiguredListener, TlsMode};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Listener};
 use std::net::SocketAddr;
@@ -152,7 +152,8 @@ pub(crate) fn wanted(
 /// The sockets that the service manager passed.
 ///
 /// # Errors
-/// As [`bind`].
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
+/// of binding.
 pub(crate) async fn inherited(asked: &ListenOptions) -> Result<Vec<BoundListener>> {
     let mut bound = Vec::new();
     for socket in inherit::sockets()? {
@@ -199,7 +200,8 @@ pub(crate) async fn check(address: &Address, tls: TlsMode, insecure: bool) -> Re
 /// The same for an HTTP address.
 ///
 /// # Errors
-/// As [`bind`].
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
+/// of binding.
 pub(crate) fn check_http(address: SocketAddr, tls: TlsMode, insecure: bool) -> Result<()> {
     if tls == TlsMode::Required {
         return Ok(());
@@ -212,7 +214,7 @@ pub(crate) fn check_http(address: SocketAddr, tls: TlsMode, insecure: bool) -> R
 /// The same for an address of iSCSI, where clients may be asked for a `secret`.
 ///
 /// # Errors
-/// As [`bind`]; [`Invalid`](block::ErrorKind::Invalid) for what is no address.
+/// Any error from [`bind`]; [`Invalid`](block::ErrorKind::Invalid) for what is no address.
 pub(crate) async fn check_iscsi(address: &str, secret: bool, insecure: bool) -> Result<()> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host(address)
         .await

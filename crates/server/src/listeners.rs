@@ -5,7 +5,7 @@ use super::reserve::Reserve;
 use super::returning::Returning;
 use super::security::{Security, UnappliedSecurity};
 use block::{Error, ErrorKind, Result};
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use nbd::server::{DEFAULT_BACKLOG, PassedConnection, Passing, Phase};
 use nbd::{Listener, Server};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ struct Ready {
 
 impl Ready {
     /// # Errors
-    /// When there are too many open files, and those of `secure`.
+    /// When there are too many open files, and any error from `secure`.
     fn new(
         bound: BoundListener,
         secure: impl Fn(Listener, TlsMode) -> Result<Listener>,
@@ -172,7 +172,7 @@ impl Listeners {
     /// after [`close`](Self::close). Clients that are there stay. When it fails nothing has changed.
     ///
     /// # Errors
-    /// As [`listen::bind`].
+    /// Any error from [`listen::bind`].
     pub(crate) async fn change(
         &mut self,
         wanted: &[WantedListener],

@@ -5,7 +5,7 @@ use super::security::Security;
 use super::signals::{Signals, Switch};
 use super::spare;
 use block::{Error, Result};
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{
     Address, Exports, Listener, Peer, Purpose, Server, ServerLimits, SessionEnding, Tls, Uri,

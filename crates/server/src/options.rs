@@ -3,7 +3,7 @@
 use super::listen;
 use crate::borrow::shadow::BorrowRequest;
 use block::Result;
-use engine::config::place::ConfiguredListener;
+use engine::config::listener::ConfiguredListener;
 use engine::config::throttle::ThrottleRule;
 use engine::{Config, Home};
 use std::path::PathBuf;

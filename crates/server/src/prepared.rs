@@ -11,7 +11,7 @@ use super::security::Security;
 use crate::control::Control;
 use block::{Error, Result};
 use engine::config::Config;
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use engine::home::Home;
 
 /// Descriptors that it takes to serve at a listener that is open, besides those that it has.
@@ -35,8 +35,8 @@ impl PreparedServer {
     /// lets go.
     ///
     /// # Errors
-    /// As [`listen::bind`], [`Port::open`], [`GatewayPort::open`], [`Security::of`] and [`Recording::wanted`];
-    /// [`Invalid`](block::ErrorKind::Invalid) when there is nothing to listen on;
+    /// Any error from [`listen::bind`], [`Port::open`], [`GatewayPort::open`], [`Security::of`] and
+    /// [`Recording::wanted`]; [`Invalid`](block::ErrorKind::Invalid) when there is nothing to listen on;
     /// [`Conflict`](block::ErrorKind::Conflict) when something else is where the control socket is to be.
     pub(crate) async fn new(
         home: &Home,

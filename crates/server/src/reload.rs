@@ -11,7 +11,7 @@ use super::running::RunningServer;
 use super::security::Security;
 use crate::api::Reloaded;
 use block::{ErrorKind, Result};
-use engine::config::place::{ConfiguredListener, TlsMode};
+use engine::config::listener::{ConfiguredListener, TlsMode};
 use engine::config::{self, Config};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl Changeable {
     /// nothing.
     ///
     /// # Errors
-    /// Those of the files, and of listening.
+    /// Any error from the files, and of listening.
     pub(crate) async fn reload(&mut self) -> Result<Reloaded> {
         notify("RELOADING=1");
         // Also when the configuration is wrong: somebody was revoked.

@@ -5,7 +5,7 @@ use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Error, ErrorKind, Result};
 use engine::config::Config;
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use nbd::{Exports, Listener, Tls};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl UnappliedSecurity {
     /// The listener, with the TLS that this gives.
     ///
     /// # Errors
-    /// As [`Security::secure`].
+    /// Any error from [`Security::secure`].
     pub(crate) fn secure(&self, listener: Listener, tls: TlsMode) -> Result<Listener> {
         secured(self.credentials.clone(), listener, tls)
     }
@@ -65,7 +65,7 @@ impl Security {
     /// That of a server with these listeners. Also gives the listeners with their TLS.
     ///
     /// # Errors
-    /// As [`of`](Self::of).
+    /// When a rule is wrong, or a listener needs certificates that cannot be read.
     pub(crate) fn new(
         home: &Path,
         config: &Config,
@@ -107,7 +107,7 @@ impl Security {
     /// Reads what a server needs whose listeners have these modes; nothing changes yet.
     ///
     /// # Errors
-    /// As [`of`](Self::of).
+    /// When a rule is wrong, or a listener needs certificates that cannot be read.
     pub(crate) fn read(
         &self,
         home: &Path,
@@ -160,7 +160,7 @@ impl Security {
     /// The TLS of a client that comes by no listener.
     ///
     /// # Errors
-    /// As [`secure`](Self::secure).
+    /// Any error from [`secure`](Self::secure).
     pub(crate) fn tls(&self, mode: TlsMode) -> Result<Option<Tls>> {
         tls(self.credentials.lock().clone(), mode)
     }
@@ -192,7 +192,7 @@ impl Security {
     /// stays as it was.
     ///
     /// # Errors
-    /// Those of the files; they are in the log, too.
+    /// Any error from the files; they are in the log, too.
     pub(crate) fn reload_certificates(&self) -> Result<()> {
         let Some(credentials) = self.credentials.lock().clone() else { return Ok(()) };
         match credentials.reload() {

@@ -1,6 +1,6 @@
 //! Values of options that several commands take, as the parser knows them.
 
-use engine::config::{log, place};
+use engine::config::{listener, log};
 
 /// Whether connections are encrypted
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -13,7 +13,7 @@ pub(crate) enum TlsMode {
     Required,
 }
 
-impl From<TlsMode> for place::TlsMode {
+impl From<TlsMode> for listener::TlsMode {
     fn from(mode: TlsMode) -> Self {
         match mode {
             TlsMode::Off => Self::Off,

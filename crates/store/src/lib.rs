@@ -35,7 +35,7 @@
 //! | [`maps`] | roots, segments and boot lists, from whoever has them nearby |
 //! | [`stats`] | how much names hold and share |
 //! | [`coalesced_read`] | chunks near each other, read in one request |
-//! | `shared` | segments in memory, held once by all manifests |
+//! | `weak_cache` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
 //! | [`images`] | image versions: the newest, tags, publishing, taking a removal back |
@@ -102,7 +102,6 @@ pub mod servers;
 mod session;
 pub mod sessions;
 pub mod settings;
-mod shared;
 mod slots;
 pub mod stats;
 mod store;
@@ -110,6 +109,7 @@ pub mod sweep;
 pub mod testing;
 mod upload;
 pub mod verify;
+mod weak_cache;
 mod wire;
 pub mod world;
 

@@ -4,8 +4,8 @@ use crate::counters::LiveStoreCounters;
 use crate::manifest_root::Root;
 use crate::segment::Segment;
 use crate::settings::{self, Found, Settings};
-use crate::shared::WeakCache;
 use crate::slots::{self, NewKey};
+use crate::weak_cache::WeakCache;
 use crate::{ManifestId, Secret, SegmentId, StoreCounters, World, WriterId, document};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -65,7 +65,7 @@ impl Store {
     /// As [`create`](Self::create), with settings of an encrypted store, which `key` opens.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// [`Conflict`](ErrorKind::Conflict) when there is one already; else the backend's.
     pub async fn create_encrypted(
         backend: Arc<dyn ObjectStore>,
         settings: Settings,
@@ -103,7 +103,10 @@ impl Store {
     /// Opens a store that is not encrypted.
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
+    /// [`NotFound`](ErrorKind::NotFound) when there is none,
+    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
+    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
+    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
     pub async fn open(backend: Arc<dyn ObjectStore>, world: World) -> Result<Self> {
         Self::open_with(backend, world, async || Ok(None)).await
     }

@@ -3,7 +3,7 @@
 use super::{GIVE_UP, Instant, ReadOrigin, Sources, Tracked, UNSURE_HEDGE, Urgency};
 use crate::ChunkBytes;
 use crate::pace::DEAREST;
-use crate::tally::SourceTally;
+use crate::source_report::SourceTally;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::sync::Arc;

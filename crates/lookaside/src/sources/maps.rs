@@ -6,7 +6,7 @@
 use super::asking::{AskReason, TransferredBytes};
 use super::{Instant, Sources, TYPICAL, Tracked, UNSURE, Urgency};
 use crate::pace::DEAREST;
-use crate::tally::SourceTally;
+use crate::source_report::SourceTally;
 use async_trait::async_trait;
 use block::Error;
 use bytes::Bytes;

@@ -24,7 +24,7 @@ impl Sources {
     /// answers before. While it gives no answer, every source that claims the chunk is asked again now and then.
     ///
     /// # Errors
-    /// Those of `store`, when nobody else gives the chunk, nor within 10 s after the store failed.
+    /// Any error from `store`, when nobody else gives the chunk, nor within 10 s after the store failed.
     pub async fn read<F>(
         &self,
         at: &ChunkRef,

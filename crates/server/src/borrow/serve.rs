@@ -11,7 +11,7 @@ use crate::signals::{Signals, Switch};
 use crate::{listen, spare};
 use block::{Error, Result};
 use engine::config::Config;
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Listener, Server};
 use std::path::Path;

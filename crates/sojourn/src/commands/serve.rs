@@ -4,7 +4,7 @@ use crate::global::Global;
 use crate::logging;
 use crate::values::TlsMode;
 use block::{ByteSize, Error, Result};
-use engine::config::place;
+use engine::config::listener;
 use engine::config::throttle::ThrottleRule;
 use engine::{Config, Home};
 use formats::Format;
@@ -211,7 +211,7 @@ impl Args {
         ListenOptions {
             nbd: self.nbd.clone(),
             tls: self.tls.map(Into::into),
-            tcp_tls: place::TlsMode::Off,
+            tcp_tls: listener::TlsMode::Off,
             tls_dir: self.tls_dir.clone(),
             insecure: self.insecure,
             iscsi: self.iscsi.clone(),
@@ -220,7 +220,7 @@ impl Args {
     }
 
     fn options(&self, config_path: PathBuf, log_fixed: bool) -> ServerOptions {
-        let http = self.http.map(|address| place::ConfiguredListener {
+        let http = self.http.map(|address| listener::ConfiguredListener {
             address: address.to_string(),
             tls: self.http_tls.map(Into::into),
         });

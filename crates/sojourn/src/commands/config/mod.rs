@@ -105,7 +105,7 @@ pub(crate) fn run(
 /// Reads a configuration file.
 ///
 /// # Errors
-/// Those of the system; [`Invalid`](ErrorKind::Invalid) when it is too long, or not UTF-8.
+/// Any error from the system; [`Invalid`](ErrorKind::Invalid) when it is too long, or not UTF-8.
 pub(crate) fn read(path: &Path) -> Result<String> {
     use std::io::Read;
     let io = |e| Error::io(path.display(), e);

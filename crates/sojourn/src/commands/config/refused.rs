@@ -3,7 +3,7 @@
 use super::layout;
 use super::mistakes::Mistake;
 use engine::Config;
-use engine::config::place::{ConfiguredListener, TlsMode};
+use engine::config::listener::{ConfiguredListener, TlsMode};
 use nbd::Address;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};

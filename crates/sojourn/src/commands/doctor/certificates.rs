@@ -43,7 +43,7 @@ pub(super) fn look(patient: &Patient) -> Vec<Finding> {
 
 /// What is needed by the configuration and not there.
 fn missing(patient: &Patient, dir: &Path) -> Vec<Finding> {
-    use engine::config::place::TlsMode;
+    use engine::config::listener::TlsMode;
     let serve = &patient.config.serve;
     let tcp = serve.nbd.iter().any(|place| !place.address.starts_with("unix:"));
     let places = serve.nbd.iter().chain(&serve.http).any(|place| place.is_encrypted());

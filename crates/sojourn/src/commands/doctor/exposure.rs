@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::patient::Patient;
 use engine::Config;
-use engine::config::place::TlsMode;
+use engine::config::listener::TlsMode;
 use std::net::IpAddr;
 
 pub(super) fn look(patient: &Patient) -> Vec<Finding> {

@@ -64,7 +64,7 @@ impl<K: Copy + Eq + Hash, V> WeakCache<K, V> {
     /// after the other.
     ///
     /// # Errors
-    /// Those of `load`.
+    /// Any error from `load`.
     pub(crate) async fn get_or_load<E, F: Future<Output = Result<V, E>>>(
         &self,
         key: K,

@@ -1,8 +1,8 @@
 //! What the connections of a replay share: the plan, the clock, buffers and counters.
 
 use crate::plan::ReplayPlan;
+use crate::report::{Progress, ReplayCounters};
 use crate::script::Script;
-use crate::tally::{Progress, ReplayCounters};
 use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
