@@ -67,7 +67,7 @@ impl CheckReport {
 /// that `nonce` gives (random bytes), and removes what it wrote. `clock` tells the Unix time in seconds.
 ///
 /// # Errors
-/// Those of a backend that cannot even be reached or written to; what it does wrong is in the
+/// Any error from a backend that cannot even be reached or written to; what it does wrong is in the
 /// report.
 pub async fn backend(
     backend: &Arc<dyn ObjectStore>,

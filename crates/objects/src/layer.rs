@@ -102,7 +102,7 @@ pub trait ObjectLayer: ObjectStore {
 /// near each other are one request.
 ///
 /// # Errors
-/// Those of the requests.
+/// Any error from the requests.
 pub async fn ranges_by_get(
     store: &dyn ObjectStore,
     location: &Path,

@@ -16,10 +16,11 @@
 //! | module | concept |
 //! |---|---|
 //! | `requests` | [`get`], [`put_new`], [`put_content`], [`list`] and the like; what their errors mean |
-//! | `place` | [`open`]: from a URL to a backend |
+//! | `store_url` | [`open`]: from a URL to a backend |
 //! | `local` | [`local`](fn@local): a directory as a backend |
 //! | `attempts` | how long a single request may take |
-//! | `environment`, `aws` | [`Environment`]: where credentials are |
+//! | `backends` | S3, Google, Azure, web servers: their URLs, and how they are opened |
+//! | `environment` | [`Environment`]: where credentials are |
 //! | `fault` | what a backend's error means |
 //! | [`layer`] | [`ObjectLayer`](layer::ObjectLayer): a backend over another one that says only what it changes |
 //! | `batch` | [`RangeBatches`]: several ranges in one request, each as it comes |
@@ -43,7 +44,7 @@
 mod amount;
 mod arm;
 mod attempts;
-mod aws;
+mod backends;
 mod batch;
 pub mod check;
 mod directory;
@@ -58,13 +59,13 @@ mod local_disk;
 mod mounted;
 mod patient;
 mod pieces;
-mod place;
 pub mod publish;
 mod requests;
 mod resumed;
 mod round_trip;
 mod spare;
 mod staging;
+mod store_url;
 pub mod testing;
 mod turns;
 
@@ -77,10 +78,12 @@ pub use link_pace::LinkTime;
 pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters};
-pub use place::{Link, OpenStoreOptions, Opened, create, exact, is_remote, layered, open, patient};
 pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
     get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
 };
 pub use round_trip::RoundTrip;
 pub use staging::sweep_staging;
+pub use store_url::{
+    Link, OpenStoreOptions, Opened, create, exact, is_remote, layered, open, patient,
+};

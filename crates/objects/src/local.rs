@@ -55,7 +55,8 @@ pub fn local_ordered(
 /// As [`local`], for a new store: the directory is made if need be.
 ///
 /// # Errors
-/// As [`local`].
+/// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
+/// naming it.
 pub fn create_local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
     let path = path.into();
     make_durable(&path)?;

@@ -1,14 +1,17 @@
-//! Credentials and settings for S3, from where every tool looks for them: `AWS_*` in the
+//! S3 and what speaks its language: `s3://BUCKET/PREFIX`.
+//!
+//! Credentials and settings come from where every tool looks for them: `AWS_*` in the
 //! environment, then the profile (`AWS_PROFILE`, else `default`) in `~/.aws/credentials` and
 //! `~/.aws/config`, then the roles that machines and containers have.
 
-use super::attempts::client_options;
-use super::environment::Environment;
+use super::super::attempts::once;
+use super::{Environment, RemoteKind, client_options, no_layer};
 use block::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -21,11 +24,21 @@ const KEYS: [(&str, &str, AmazonS3ConfigKey); 5] = [
     ("endpoint_url", "AWS_ENDPOINT_URL", AmazonS3ConfigKey::Endpoint),
 ];
 
+pub(super) const KIND: RemoteKind = RemoteKind {
+    schemes: &["s3", "s3a"],
+    has_buckets: true,
+    open: |url, environment| {
+        let builder = builder(environment)?.with_bucket_name(url.bucket).with_retry(once());
+        Ok(Arc::new(builder.build().map_err(|e| url.refused(e))?))
+    },
+    layer: no_layer,
+};
+
 /// A builder that lacks nothing but the bucket.
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) for a profile that was asked for and is in no file.
-pub(super) fn builder(environment: &Environment) -> Result<AmazonS3Builder> {
+fn builder(environment: &Environment) -> Result<AmazonS3Builder> {
     let mut builder = AmazonS3Builder::new().with_client_options(client_options());
     for (key, value) in environment.with_prefix("AWS_") {
         if let Ok(key) = key.to_ascii_lowercase().parse() {

@@ -9,8 +9,7 @@
 //! | `http://…`, `https://…` | any web server; read only, see [`publish`](super::publish) | |
 
 use super::arm::DiskReadOrder;
-use super::attempts::{client_options, once};
-use super::aws;
+use super::backends::RemoteUrl;
 use super::batch::RangeBatches;
 use super::environment::Environment;
 use super::gathered::Gathered;
@@ -19,14 +18,10 @@ use super::local_disk::{PieceCounters, PieceOptions};
 use super::mounted::Mounted;
 use super::patient::{LiveRetryCounters, Patience, Patient, RetryCounters};
 use super::pieces::PieceCache;
-use super::publish::Published;
-use super::{create_local, fault, local, local_ordered};
-use block::{Error, ErrorKind, Result};
+use super::{create_local, local_ordered};
+use block::{Error, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use std::ops::Range;
@@ -126,64 +121,41 @@ impl Link {
 }
 
 /// What a URL names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum StoreUrl<'a> {
     Directory(&'a str),
-    S3 { bucket: &'a str, prefix: &'a str },
-    Google { bucket: &'a str, prefix: &'a str },
-    Azure { container: &'a str, prefix: &'a str },
-    Web,
+    Remote(RemoteUrl<'a>),
 }
 
 impl<'a> StoreUrl<'a> {
     fn of(url: &'a str) -> Result<Self> {
-        let Some((scheme, rest)) = url.split_once("://") else {
-            if url.is_empty() {
-                return Err(Error::invalid("the store's URL is empty: give a directory or a URL"));
+        match url.split_once("://") {
+            None if url.is_empty() => {
+                Err(Error::invalid("the store's URL is empty: give a directory or a URL"))
             }
-            return Ok(Self::Directory(url));
-        };
-        let bucket = || {
-            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-            let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
-            if bucket.is_empty() || !bucket.bytes().all(plain) {
-                return Err(Error::invalid(format!(
-                    "store {url:?}: a bucket is needed, as in {scheme}://BUCKET/PREFIX"
-                )));
+            None => Ok(Self::Directory(url)),
+            Some(("file", path)) if path.starts_with('/') && !path.contains('%') => {
+                Ok(Self::Directory(path))
             }
-            Ok((bucket, prefix.trim_matches('/')))
-        };
-        match scheme {
-            "file" if rest.starts_with('/') && !rest.contains('%') => Ok(Self::Directory(rest)),
-            "file" => Err(Error::invalid(format!(
+            Some(("file", _)) => Err(Error::invalid(format!(
                 "store {url:?}: a file URL needs an absolute path without '%' (file:///path); or \
                  give the plain path"
             ))),
-            "s3" | "s3a" => bucket().map(|(bucket, prefix)| Self::S3 { bucket, prefix }),
-            "gs" => bucket().map(|(bucket, prefix)| Self::Google { bucket, prefix }),
-            "az" => bucket().map(|(container, prefix)| Self::Azure { container, prefix }),
-            "http" | "https" if rest.trim_matches('/').is_empty() => {
-                Err(Error::invalid(format!("store {url:?} names no host")))
-            }
-            "http" | "https" => Ok(Self::Web),
-            _ => Err(Error::unsupported(format!(
-                "store {url:?}: scheme {scheme:?} is not supported; use a directory, s3://, gs://, \
-                 az:// or https://"
-            ))),
+            Some((scheme, rest)) => RemoteUrl::of(url, scheme, rest).map(Self::Remote),
         }
     }
 }
 
 /// Whether a URL leads over a network.
 pub fn is_remote(url: &str) -> bool {
-    !matches!(StoreUrl::of(url), Ok(StoreUrl::Directory(_)) | Err(_))
+    matches!(StoreUrl::of(url), Ok(StoreUrl::Remote(_)))
 }
 
 /// Opens a backend by its URL.
 ///
 /// # Errors
-/// [`Invalid`](ErrorKind::Invalid) and [`Unsupported`](ErrorKind::Unsupported) for a URL that is
-/// none, [`Denied`](ErrorKind::Denied) when credentials are missing, and as [`local`]. Nothing is
+/// [`Invalid`](block::ErrorKind::Invalid) and [`Unsupported`](block::ErrorKind::Unsupported) for a URL that is
+/// none, [`Denied`](block::ErrorKind::Denied) when credentials are missing, and any error from [`local`]. Nothing is
 /// asked over the network yet.
 pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
     match StoreUrl::of(url)? {
@@ -194,34 +166,31 @@ pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
         StoreUrl::Directory(path) => {
             Ok(Opened { backend: local_ordered(path, &options.order)?, link: Link::default() })
         }
-        remote => connect(url, &remote, options),
+        StoreUrl::Remote(remote) => connect(url, &remote, options),
     }
 }
 
 /// Opens the place of a new store: a directory is made if need be. Buckets are not made.
 ///
 /// # Errors
-/// As [`open`]; [`Denied`](ErrorKind::Denied) for a web server.
+/// Any error from [`open`]; [`Denied`](block::ErrorKind::Denied) for a web server.
 pub fn create(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
     match StoreUrl::of(url)? {
         StoreUrl::Directory(path) => {
             Ok(Opened { backend: create_local(path)?, link: Link::default() })
         }
-        remote => connect(url, &remote, options),
+        StoreUrl::Remote(remote) => connect(url, &remote, options),
     }
 }
 
-fn connect(url: &str, place: &StoreUrl<'_>, options: &OpenStoreOptions) -> Result<Opened> {
-    let (bare, prefix) = bare(url, place, &options.environment)?;
-    let bare = match Path::parse(prefix) {
+fn connect(url: &str, remote: &RemoteUrl<'_>, options: &OpenStoreOptions) -> Result<Opened> {
+    let bare = remote.open(&options.environment)?;
+    let bare = match Path::parse(remote.prefix) {
         Ok(prefix) if prefix.as_ref().is_empty() => bare,
         Ok(prefix) => Arc::new(PrefixStore::new(bare, prefix)) as Arc<dyn ObjectStore>,
         Err(e) => return Err(Error::invalid(format!("store {url:?}: {e}")).with_source(e)),
     };
-    Ok(match place {
-        StoreUrl::Web => layered(bare, url, options, |patient| Arc::new(Published::new(patient))),
-        _ => layered(bare, url, options, |patient| patient),
-    })
+    Ok(layered(bare, url, options, remote.kind.layer))
 }
 
 /// The layers of a backend over a network in front of `bare`. `place` tells apart the stores whose
@@ -279,65 +248,10 @@ pub fn patient(bare: Arc<dyn ObjectStore>, patience: Patience) -> Arc<dyn Object
     Arc::new(Patient::new(bare, patience))
 }
 
-/// The backend itself, and the prefix of its keys.
-fn bare<'a>(
-    url: &str,
-    place: &StoreUrl<'a>,
-    environment: &Environment,
-) -> Result<(Arc<dyn ObjectStore>, &'a str)> {
-    let failed = |e: object_store::Error| {
-        let (kind, remedy) = fault::meaning(&e).unwrap_or((
-            ErrorKind::Denied,
-            "check the environment variables with its credentials and endpoint",
-        ));
-        Error::new(kind, format!("store {url}: {e}; {remedy}")).with_source(e)
-    };
-    match place {
-        StoreUrl::S3 { bucket, prefix } => {
-            let builder = aws::builder(environment)?.with_bucket_name(*bucket).with_retry(once());
-            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
-        }
-        StoreUrl::Google { bucket, prefix } => {
-            let mut builder =
-                GoogleCloudStorageBuilder::new().with_client_options(client_options());
-            for (key, value) in environment.with_prefix("GOOGLE_") {
-                if let Ok(key) = key.to_ascii_lowercase().parse() {
-                    builder = builder.with_config(key, value);
-                }
-            }
-            let builder = builder.with_bucket_name(*bucket).with_retry(once());
-            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
-        }
-        StoreUrl::Azure { container, prefix } => {
-            let mut builder = MicrosoftAzureBuilder::new().with_client_options(client_options());
-            for (key, value) in environment.with_prefix("AZURE_") {
-                if let Ok(key) = key.to_ascii_lowercase().parse() {
-                    builder = builder.with_config(key, value);
-                }
-            }
-            if environment.with_prefix("AZURE_STORAGE_").next().is_none() {
-                return Err(Error::denied(format!(
-                    "store {url}: there are no credentials; set AZURE_STORAGE_ACCOUNT_NAME and \
-                     AZURE_STORAGE_ACCOUNT_KEY"
-                )));
-            }
-            let builder = builder.with_container_name(*container).with_retry(once());
-            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
-        }
-        StoreUrl::Web => {
-            let builder = HttpBuilder::new()
-                .with_url(url)
-                .with_client_options(client_options().with_allow_http(true))
-                .with_retry(once());
-            Ok((Arc::new(builder.build().map_err(failed)?), ""))
-        }
-        StoreUrl::Directory(path) => Ok((local(*path)?, "")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::ErrorKind;
 
     fn options(variables: &[(&str, &str)]) -> OpenStoreOptions {
         OpenStoreOptions { environment: Environment::of(variables), ..OpenStoreOptions::default() }
@@ -345,12 +259,15 @@ mod tests {
 
     #[test]
     fn urls_name_places_or_are_refused_with_the_remedy() {
-        let s3 = StoreUrl::S3 { bucket: "b", prefix: "a/c" };
-        assert_eq!(StoreUrl::of("s3://b/a/c/").unwrap(), s3);
-        assert_eq!(StoreUrl::of("gs://b").unwrap(), StoreUrl::Google { bucket: "b", prefix: "" });
-        let azure = StoreUrl::Azure { container: "c", prefix: "p" };
-        assert_eq!(StoreUrl::of("az://c/p").unwrap(), azure);
-        assert_eq!(StoreUrl::of("https://h/p").unwrap(), StoreUrl::Web);
+        let parts = |url| match StoreUrl::of(url).unwrap() {
+            StoreUrl::Directory(path) => ("", path),
+            StoreUrl::Remote(remote) => (remote.bucket, remote.prefix),
+        };
+        assert_eq!(parts("s3://b/a/c/"), ("b", "a/c"));
+        assert_eq!(parts("gs://b"), ("b", ""));
+        assert_eq!(parts("az://c/p"), ("c", "p"));
+        assert_eq!(parts("https://h/p"), ("", ""));
+        assert_eq!(parts("file:///srv/store"), ("", "/srv/store"));
         for (url, kind) in [
             ("", ErrorKind::Invalid),
             ("s3://", ErrorKind::Invalid),
