@@ -38,19 +38,12 @@ pub mod export_flags {
 
 /// Options of the negotiation.
 pub mod option {
-    pub const EXPORT_NAME: u32 = 1;
-    pub const ABORT: u32 = 2;
-    pub const LIST: u32 = 3;
-    pub const PEEK_EXPORT: u32 = 4;
-    pub const STARTTLS: u32 = 5;
-    pub const INFO: u32 = 6;
-    pub const GO: u32 = 7;
-    pub const STRUCTURED_REPLY: u32 = 8;
-    pub const LIST_META_CONTEXT: u32 = 9;
-    pub const SET_META_CONTEXT: u32 = 10;
-    pub const EXTENDED_HEADERS: u32 = 11;
-    /// Our own: docs/nbd.md. A server that does not know it says so, which is no harm.
-    pub const REINSTATE: u32 = 0x534f_4a01;
+    macro_rules! numbers {
+        ($($number:literal, $name:ident, $form:ident$(($holds:ty))?, $answers:path;)*) => {
+            $(pub const $name: u32 = $number;)*
+        };
+    }
+    crate::codec::options_table::for_each_option!(numbers);
 }
 
 /// Replies to options. Those with the top bit set are errors.

@@ -11,6 +11,7 @@ pub mod constants;
 pub mod fault;
 pub mod names;
 pub mod option;
+pub(crate) mod options_table;
 pub mod reply;
 pub mod request;
 

@@ -9,7 +9,8 @@
 //! | `tls` | encryption, and clients with certificates |
 //! | `admission` | which connections are let in |
 //! | `service` | one client, from the greeting to the end of its session |
-//! | `handshake` | the negotiation |
+//! | `handshake` | the negotiation: bytes off the stream, replies onto it |
+//! | `options` | what is done with each option |
 //! | `negotiations` | who leaves when there are too many that negotiate |
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
@@ -39,6 +40,7 @@ mod limits;
 mod listener;
 mod negotiations;
 mod observing;
+mod options;
 mod order;
 mod pace;
 mod passing;
@@ -145,7 +147,7 @@ impl Server {
         lock(&self.inner.callers).values().for_each(|caller| caller.part.resize(part));
     }
 
-    /// The processors that its connections take in order to look for requests: who knows what the machine
+    /// The processors that its connections take to look for requests: who knows what the machine
     /// does says there how many are to spare.
     pub fn processors(&self) -> Processors {
         self.inner.processors.clone()
@@ -191,7 +193,8 @@ impl Server {
     /// `passing`, if it is given.
     ///
     /// # Errors
-    /// As [`serve`](Self::serve).
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
+    /// While it serves nothing is an error: a failing accept is logged and repeated.
     pub async fn serve_phases(
         &self,
         listener: Listener,
@@ -284,7 +287,7 @@ impl Server {
     /// `stop` is ready.
     ///
     /// # Errors
-    /// As [`serve_one`](Self::serve_one), and when accepting fails.
+    /// Any error from [`serve_one`](Self::serve_one), and when accepting fails.
     pub async fn serve_next(
         &self,
         listener: Listener,
@@ -325,7 +328,8 @@ impl Server {
     /// The same for a client that may, or must, encrypt its connection first.
     ///
     /// # Errors
-    /// As [`serve_one`](Self::serve_one).
+    /// When there are too many connections, the negotiation fails, the client breaks the protocol
+    /// or the connection fails. A client that just closes is no error.
     pub async fn serve_one_with_tls<S>(
         &self,
         stream: S,
