@@ -16,7 +16,7 @@ impl Hogs {
     /// Starts `count` of them.
     ///
     /// # Errors
-    /// Those of starting a process; those that were started have ended then.
+    /// Any error from starting a process; those that were started have ended then.
     pub(crate) fn start(count: usize) -> Result<Self> {
         let program = std::env::current_exe()?;
         let mut hogs = Self(Vec::with_capacity(count));

@@ -24,7 +24,7 @@ impl Scratch {
     /// Makes one in `parent`, after what killed runs left there was deleted.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn make(parent: &Path) -> Result<Self> {
         for left in left_over(parent) {
             eprintln!("deleting {}, which a run that was killed left", left.display());

@@ -84,7 +84,7 @@ impl<S: Read + Write> Client<S> {
     /// inside.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Any error from the connection.
     pub fn negotiate(mut stream: S, export: &str) -> io::Result<Result<Self, String>> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
@@ -125,7 +125,7 @@ impl<S: Read + Write> Client<S> {
     /// The same over a connection that may break.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Any error from the connection.
     pub fn try_request(
         &mut self,
         kind: u16,
@@ -144,7 +144,7 @@ impl<S: Read + Write> Client<S> {
     /// Takes the next reply without its data: its cookie and error number.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Any error from the connection.
     pub fn reply(&mut self) -> io::Result<(u64, u32)> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;

@@ -115,7 +115,7 @@ fn made_up() -> Vec<(u64, u32)> {
     reads
 }
 
-/// An image with data where the boots read: half of every block does not compress, as of what
+/// An image with data where the boots read: half of every block does not compress, like that of what
 /// lies on the disks of Linux systems.
 fn make_image(path: &Path, boots: &[Vec<(u64, u32)>]) -> Result<()> {
     let reads = boots.iter().flatten();

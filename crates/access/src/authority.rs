@@ -64,7 +64,7 @@ impl Authority {
     /// Makes one in `dir`, called `name`, good for `days`. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when there is one; those of the files.
+    /// [`Conflict`](block::ErrorKind::Conflict) when there is one; any error from the files.
     pub fn create(dir: &Path, name: &str, days: u32, now: u64) -> Result<Issued> {
         files::make(dir)?;
         let _lock = lock(dir)?;
@@ -120,7 +120,7 @@ impl Authority {
     /// one of them before and one after says that they do not belong together, and keeps what it has.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for a name that is none; those of the files.
+    /// [`Invalid`](block::ErrorKind::Invalid) for a name that is none; any error from the files.
     pub fn server(&self, names: &[String], days: u32) -> Result<Issued> {
         let Some(first) = names.first().filter(|_| names.len() <= MOST_NAMES) else {
             let why = format!("give 1 to {MOST_NAMES} host names or addresses of the server");
@@ -146,7 +146,7 @@ impl Authority {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a name that is none,
-    /// [`Conflict`](block::ErrorKind::Conflict) when `clients/NAME` is there; those of the files.
+    /// [`Conflict`](block::ErrorKind::Conflict) when `clients/NAME` is there; any error from the files.
     pub fn client(&self, name: &str, days: u32) -> Result<Issued> {
         name::check(name)?;
         let dir = self.dir.join("clients").join(name);
@@ -177,7 +177,7 @@ impl Authority {
     /// serial numbers.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when it has none that is not revoked; those of the
+    /// [`NotFound`](block::ErrorKind::NotFound) when it has none that is not revoked; any error from the
     /// files.
     pub fn revoke(&self, name: &str) -> Result<Vec<String>> {
         name::check(name)?;

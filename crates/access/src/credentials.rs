@@ -53,7 +53,7 @@ impl ServerCredentials {
     /// the next handshake; on an error everything stays as it is.
     ///
     /// # Errors
-    /// As [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
+    /// Any error from [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
     /// was revoked is gone: without it everybody on it would be let in again.
     pub fn reload(&self) -> Result<()> {
         let (configs, has_list) = read(&self.dir)?;

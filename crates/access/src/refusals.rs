@@ -26,7 +26,7 @@ pub struct Refusals {
 #[derive(Debug, Default)]
 struct Period {
     clients: HashMap<String, u64>,
-    /// Those of clients that are not told apart.
+    /// Refusals of clients that are not told apart.
     others: u64,
 }
 

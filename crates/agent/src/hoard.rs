@@ -252,7 +252,7 @@ async fn boot_chunks(disk: &Disk, engine: &Engine) -> Result<Vec<ChunkId>> {
     }
 }
 
-/// Those of `chunks` that are not on this machine.
+/// The `chunks` that are not on this machine.
 async fn missing(engine: &Arc<Engine>, mut chunks: Vec<ChunkRef>) -> Result<Vec<ChunkRef>> {
     let engine = Arc::clone(engine);
     offload(move || {

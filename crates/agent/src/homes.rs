@@ -107,7 +107,7 @@ fn above(own: &Home) -> PathBuf {
 /// The home for the disks of a store, which may not be there yet.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) as of [`Home::find`].
+/// [`Invalid`](block::ErrorKind::Invalid) for a home that cannot be found.
 pub fn of(own: &Home, store: &DistantStore) -> Result<Home> {
     let hash = blake3::hash(store.url.as_bytes()).to_hex();
     let place = store.url.split_once("://").map_or(store.url.as_str(), |(_, place)| place);
@@ -121,7 +121,7 @@ pub fn of(own: &Home, store: &DistantStore) -> Result<Home> {
 /// All homes of attached disks, by path.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub fn all(own: &Home) -> Result<Vec<Home>> {
     let dir = above(own);
     let entries = match std::fs::read_dir(&dir) {
@@ -142,7 +142,7 @@ pub fn all(own: &Home) -> Result<Vec<Home>> {
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when there is none,
-/// [`Conflict`](block::ErrorKind::Conflict) when there are several; those of the file system.
+/// [`Conflict`](block::ErrorKind::Conflict) when there are several; any error from the file system.
 pub fn with_disk(own: &Home, disk: &str, store: Option<&str>) -> Result<Home> {
     store::check_name("disk", disk)?;
     // One that another machine took may be a device still.
@@ -168,7 +168,7 @@ pub fn with_disk(own: &Home, disk: &str, store: Option<&str>) -> Result<Home> {
 /// shown where no others are named.
 ///
 /// # Errors
-/// Those of the configuration that is there, and of the file system.
+/// Any error from the configuration that is there, and of the file system.
 pub fn prepare(
     own: &Home,
     home: &Home,

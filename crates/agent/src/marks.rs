@@ -32,7 +32,7 @@ impl DiskMark {
     /// Sets it, or takes it away.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn set(self, home: &Home, disk: &str, set: bool) -> Result<()> {
         put(&self.path(home, disk), set)
     }
@@ -46,7 +46,7 @@ pub(crate) fn is_paused(home: &Home) -> bool {
 /// Has nothing go up, or everything again.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn set_paused(home: &Home, set: bool) -> Result<()> {
     put(&paused(home), set)
 }

@@ -86,7 +86,8 @@ pub trait Device: Send + Sync {
     /// Reads into `buf` if that needs no waiting.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](crate::ErrorKind::Corrupt) or [`Unavailable`](crate::ErrorKind::Unavailable)
+    /// when the right bytes cannot be had.
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
         let _ = (span, buf);
         Ok(Attempt::WouldWait)
@@ -97,7 +98,8 @@ pub trait Device: Send + Sync {
     /// those, and does not copy them.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](crate::ErrorKind::Corrupt) or [`Unavailable`](crate::ErrorKind::Unavailable)
+    /// when the right bytes cannot be had.
     fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
         self.try_read(span, sink.room(span.len() as usize))
     }
@@ -105,7 +107,9 @@ pub trait Device: Send + Sync {
     /// Writes `data` if that needs no waiting. Never done for [`Durability::Durable`].
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// [`Denied`](crate::ErrorKind::Denied) on a read-only device,
+    /// [`NoSpace`](crate::ErrorKind::NoSpace) when it has no room,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the thing behind fails.
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
         let _ = (span, data);
         Ok(Attempt::WouldWait)
@@ -129,20 +133,22 @@ pub trait Device: Send + Sync {
     /// Makes every write that was answered before this call durable.
     ///
     /// # Errors
-    /// As [`write`](Self::write). After a failed flush the fate of unflushed writes is unknown.
+    /// Any error from [`write`](Self::write). After a failed flush the fate of unflushed writes is unknown.
     async fn flush(&self) -> Result<()>;
 
     /// Says that the content of `span` is no longer needed. Each of its bytes then reads as before
     /// or as zero; room may be given back.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// [`Denied`](crate::ErrorKind::Denied) on a read-only device,
+    /// [`NoSpace`](crate::ErrorKind::NoSpace) when it has no room,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the thing behind fails.
     async fn discard(&self, span: Span, durability: Durability) -> Result<()>;
 
     /// Makes `span` read as zeroes.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and see [`ZeroMode::only_if_fast`].
+    /// Any error from [`write`](Self::write), and see [`ZeroMode::only_if_fast`].
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()>;
 
     /// What `span` holds: extents in order, without gaps, from its start; they may end before its
@@ -150,7 +156,8 @@ pub trait Device: Send + Sync {
     /// for a span that is not empty). Two neighbours may be of the same kind.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](crate::ErrorKind::Corrupt) or [`Unavailable`](crate::ErrorKind::Unavailable)
+    /// when the right bytes cannot be had.
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>>;
 
     /// Says that `span` will be read soon. Returns when that was noted, not when it was fetched.

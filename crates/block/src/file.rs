@@ -202,7 +202,7 @@ impl RandomFile {
     /// storage.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// That of the system call; [`NoSpace`](ErrorKind::NoSpace) when the file system is full.
     pub async fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let data = data.to_vec();

@@ -126,7 +126,7 @@ pub fn unlock(file: &File) {
 /// do not, since there may be several.
 ///
 /// # Errors
-/// [`Conflict`](crate::ErrorKind::Conflict) when somebody has it; those of opening.
+/// [`Conflict`](crate::ErrorKind::Conflict) when somebody has it; any error from opening.
 pub fn open_device(path: &Path, usage: Usage) -> Result<File> {
     // So many readers may look at the same moment before one of them is refused.
     const TRIES: usize = 100;
@@ -164,7 +164,7 @@ pub fn open_device(path: &Path, usage: Usage) -> Result<File> {
 /// Opens another description of an open file: the same file, wherever its path leads by now.
 ///
 /// # Errors
-/// Those of opening.
+/// Any error from opening.
 pub fn open_again(file: &File, flags: OFlags) -> io::Result<File> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

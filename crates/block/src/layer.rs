@@ -52,19 +52,19 @@ pub trait Layer: Send + Sync {
     /// See [`Device::try_read`].
     ///
     /// # Errors
-    /// Those of [`Device::try_read`].
+    /// Any error from [`Device::try_read`].
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt>;
 
     /// See [`Device::try_read_to`].
     ///
     /// # Errors
-    /// Those of [`Device::try_read_to`].
+    /// Any error from [`Device::try_read_to`].
     fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt>;
 
     /// See [`Device::try_write`].
     ///
     /// # Errors
-    /// Those of [`Device::try_write`].
+    /// Any error from [`Device::try_write`].
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt>;
 
     /// See [`Device::size`].

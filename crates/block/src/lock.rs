@@ -31,7 +31,7 @@ impl LockFile {
     /// Takes the lock of the file at `path`, which is made if need be, without waiting.
     ///
     /// # Errors
-    /// Those of the file system, naming the path.
+    /// Any error from the file system, naming the path.
     pub fn take(path: impl Into<FsPath>) -> Result<Taking> {
         let path = path.into();
         let failed = |e| path.error(e);

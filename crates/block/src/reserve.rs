@@ -73,7 +73,7 @@ impl Reserve {
     /// enough left for it. Waits for the file system.
     ///
     /// # Errors
-    /// Those of the file system, when it cannot be made for another reason.
+    /// Any error from the file system, when it cannot be made for another reason.
     pub fn keep(&self) -> Result<bool> {
         let Some(path) = &self.path else { return Ok(true) };
         let kept = try_keep(path)?;
@@ -98,7 +98,7 @@ impl Reserve {
     /// system.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Any error from `work`.
     pub fn spend<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         match work() {
             Err(e) if e.kind() == ErrorKind::NoSpace && self.give_up() => work(),

@@ -3,7 +3,7 @@
 //!
 //! `bench_cache [ENTRIES [POLICY]]`: a cache that would hold so many chunks of 64 KiB (262,144 unless
 //! told otherwise) is filled with values that take no memory of their own. Then hits come in a Zipf
-//! distribution (s = 0.99), evenly, and in runs of sixteen as of a guest that reads chunks in order;
+//! distribution (s = 0.99), evenly, and in runs of sixteen as from a guest that reads chunks in order;
 //! and accesses of which every second one misses. The least of five runs counts, as others run too.
 //!
 //! Without a policy all that serve have their turns, each in a process of its own: what one of them gives

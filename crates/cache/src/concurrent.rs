@@ -297,7 +297,7 @@ impl Cache {
         *forecast = ghosts.as_ref().filter(|_| still).and_then(Ghosts::forecast);
     }
 
-    /// What other sizes and policies would have given of late, as of the last call of
+    /// What other sizes and policies would have given lately, up to the last call of
     /// [`follow`](Self::follow); `None` before there were enough accesses.
     pub fn forecast(&self) -> Option<Forecast> {
         self.forecast.lock().clone()

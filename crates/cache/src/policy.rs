@@ -147,7 +147,7 @@ pub struct Room {
     pub entries: u32,
     /// Ids to make room for; it grows when there are more.
     pub ids: u32,
-    /// Whether the caller asks for [`forgotten`](Algorithm::forgotten) ids, in order to use them
+    /// Whether the caller asks for [`forgotten`](Algorithm::forgotten) ids, to use them
     /// again. When not, they are not collected.
     pub reuse: bool,
 }

@@ -35,7 +35,7 @@ impl Attachment {
     /// before this returns.
     ///
     /// # Errors
-    /// Those of the reset; it is tried again by [`Disk::expire`] then.
+    /// Any error from the reset; it is tried again by [`Disk::expire`] then.
     pub async fn detach(mut self, ending: Ending) -> Result<()> {
         let disk = Arc::clone(&self.disk);
         let _leaving = disk.lease.leave();

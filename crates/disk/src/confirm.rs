@@ -28,7 +28,7 @@ impl Disk {
     /// is not, it is not written any more.
     ///
     /// # Errors
-    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk; those of the store.
+    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk; any error from the store.
     pub async fn confirm(&self) -> Result<()> {
         match self.store.refs().get(RefKind::Disk, self.name()).await? {
             Some(found) => self.check_holder(&found),

@@ -39,7 +39,7 @@ impl Disks {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
     /// [`NotFound`](ErrorKind::NotFound) when there is no such image or snapshot,
-    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
+    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; any error from the store and
     /// the file system.
     pub async fn create(
         &self,

@@ -102,7 +102,7 @@ impl Disks {
     /// The id of the server whose disks these are. It is made when it is first asked for.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) for a copy of a home; those of the file system and of the source
+    /// [`Conflict`](ErrorKind::Conflict) for a copy of a home; any error from the file system and from the source
     /// of randomness.
     pub async fn server(&self) -> Result<ServerId> {
         let entropy = || Arc::clone(&self.store.world().entropy);
@@ -112,7 +112,7 @@ impl Disks {
     /// The image version that `image` means: the newest one when it has no tag.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is none; those of the store.
+    /// [`NotFound`](ErrorKind::NotFound) when there is none; any error from the store.
     pub async fn resolve(&self, image: &ImageName) -> Result<RefRecord> {
         images::resolve(&self.store, image).await
     }
@@ -120,7 +120,7 @@ impl Disks {
     /// The names of all disks, sorted, without looking at them.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub async fn names(&self) -> Result<Vec<String>> {
         let home = self.directory.clone();
         offload(move || names(&home)).await
@@ -129,7 +129,7 @@ impl Disks {
     /// All disks, by name, without opening them; those that cannot be read say why.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub async fn list(&self) -> Result<Vec<DiskInfo>> {
         let home = self.directory.clone();
         let found = offload(move || {
@@ -169,7 +169,7 @@ impl Disks {
     /// others are not read.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn snapshots(
         &self,
         only: Option<&str>,
@@ -189,7 +189,7 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none,
     /// [`Conflict`](ErrorKind::Conflict) when another opener has it,
-    /// [`Corrupt`](ErrorKind::Corrupt) when its files do not hold what was acknowledged; those of
+    /// [`Corrupt`](ErrorKind::Corrupt) when its files do not hold what was acknowledged; any error from
     /// the store and the file system.
     pub async fn open(&self, name: &str) -> Result<Arc<Disk>> {
         check_name("disk", name)?;
@@ -212,7 +212,7 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is no such disk or snapshot,
     /// [`Conflict`](ErrorKind::Conflict) while it is in use, [`Fenced`](ErrorKind::Fenced) when
-    /// another server took it; those of the store and the file system. Nothing was given up then.
+    /// another server took it; any error from the store and the file system. Nothing was given up then.
     pub async fn recover(&self, name: &str, snapshot: Option<&str>) -> Result<()> {
         check_name("disk", name)?;
         let session = self.store.session(&format!("recovery of disk {name}")).await?;

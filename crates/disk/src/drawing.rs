@@ -85,7 +85,7 @@ impl Disks {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is none; [`Corrupt`](block::ErrorKind::Corrupt) when its
-    /// record or a map is damaged; those of the file system.
+    /// record or a map is damaged; any error from the file system.
     pub async fn look(&self, name: &str) -> Result<ClosedDisk> {
         check_name("disk", name)?;
         let (directory, own) = (self.directory.join(name), name.to_owned());
@@ -109,7 +109,7 @@ impl ClosedDisk {
     /// What it is made of. From here on the disk may be opened.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn layers(self) -> Result<DiskLayers> {
         let Self { record, own, loader } = self;
         let manifest = loader.store().manifest(&record.base).await?;

@@ -30,7 +30,7 @@ pub(crate) fn gone(home: &FsPath, name: &str) -> FsPath {
 /// power failure. Waits for the disk.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn make(home: &FsPath) -> Result<()> {
     make_synced(home, &FsPath::sync_directory)
 }
@@ -50,7 +50,7 @@ fn make_synced(home: &FsPath, sync: &dyn Fn(&FsPath) -> Result<()>) -> Result<()
 /// Puts the name of the directory of all disks on stable storage, whoever made it. Waits for the disk.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn sync_name(home: &FsPath) -> Result<()> {
     home.above().sync_directory()
 }
@@ -59,7 +59,7 @@ pub(crate) fn sync_name(home: &FsPath) -> Result<()> {
 /// of one directory, and for the disk.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn at_work(home: &FsPath) -> Result<File> {
     let failed = |e| home.error(e);
     let directory = home.open(Open::READ).map_err(failed)?;
@@ -77,7 +77,7 @@ fn alone(home: &FsPath) -> Result<Option<File>> {
 /// Removes a directory with all that is in it, if it is there. Waits for the disk.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn remove_all(path: &FsPath) -> Result<()> {
     match path.remove_dir_all() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),

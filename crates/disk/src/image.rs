@@ -199,7 +199,7 @@ impl Image {
     /// store. What a guest waits for, here or elsewhere, is loaded before them.
     ///
     /// # Errors
-    /// Those of the manifest; a chunk that cannot be had is passed over.
+    /// Any error from the manifest; a chunk that cannot be had is passed over.
     pub async fn bring(&self, list: &[ChunkId], budget: u64) -> Result<u64> {
         let located = bootlist::locate(self.manifest(), list).await?;
         let chunks = located.into_iter().map(|Located { at, .. }| at);
@@ -212,7 +212,7 @@ impl Image {
     /// behind it. Nobody fails by a copy: what it does not have is read from its own place.
     ///
     /// # Errors
-    /// Those of the copy's manifest.
+    /// Any error from the copy's manifest.
     pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<BootCopyLoad> {
         let chunks = bootcopy::chunks(copy).await?;
         let load = |batch: &[ChunkRef]| self.source.line.copies(batch);

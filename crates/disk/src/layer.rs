@@ -61,7 +61,7 @@ impl ShadowLayer {
     /// Makes an empty layer whose files are on stable storage, names included. Waits for the disk.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when a file has its name already; those of the file
+    /// [`Conflict`](block::ErrorKind::Conflict) when a file has its name already; any error from the file
     /// system. Nothing is left behind then.
     pub(crate) fn create(directory: &FsPath, identity: Identity) -> Result<Self> {
         let (data, map) = paths(directory, identity.layer);
@@ -93,7 +93,7 @@ impl ShadowLayer {
     /// Removes what a step that was given up left of a layer that nobody has. Waits for the disk.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn clear(directory: &FsPath, number: u32) -> Result<()> {
         let (data, map) = paths(directory, number);
         let recent = map.with_extension(RECENT);
@@ -178,7 +178,7 @@ impl ShadowLayer {
     /// changed. Waits for the disk.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when the map is damaged; those of the file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when the map is damaged; any error from the file system.
     pub(crate) fn look(directory: &FsPath, identity: Identity, size: u64) -> Result<BlockMap> {
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
@@ -227,7 +227,7 @@ impl ShadowLayer {
     /// holds the lock of their region.
     ///
     /// # Errors
-    /// Those of the file system, [`NoSpace`](block::ErrorKind::NoSpace) for one: the rest of the blocks
+    /// Any error from the file system, [`NoSpace`](block::ErrorKind::NoSpace) for one: the rest of the blocks
     /// keep their states then.
     pub(crate) fn set(&self, blocks: Range<u64>, state: BlockState) -> Result<()> {
         let mut at = blocks.start;

@@ -73,7 +73,7 @@ impl MapLog {
     /// Makes a log that holds `groups`, under `path`, on stable storage but for its directory.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when there is a file; those of the file system. Nothing is left
+    /// [`Conflict`](ErrorKind::Conflict) when there is a file; any error from the file system. Nothing is left
     /// behind then.
     pub(crate) fn create(
         path: &FsPath,
@@ -297,7 +297,7 @@ fn open_file(path: &FsPath, how: Open) -> Result<RandomFile> {
 ///
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
-/// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version; those of the file system.
+/// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version; any error from the file system.
 pub(crate) fn look(
     path: &FsPath,
     identity: Identity,

@@ -14,7 +14,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room or go with its client;
-    /// [`Conflict`](block::ErrorKind::Conflict) when too many layers wait to be published; those of the file
+    /// [`Conflict`](block::ErrorKind::Conflict) when too many layers wait to be published; any error from the file
     /// system.
     pub async fn set_mark(&self) -> Result<String> {
         self.check_keeps("mark")?;

@@ -26,7 +26,7 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when the store does not know it,
     /// [`Conflict`](ErrorKind::Conflict) when it is here already, when its holder is at work, when it
-    /// is being removed, or when another server was quicker; those of the store and the file system,
+    /// is being removed, or when another server was quicker; any error from the store and the file system,
     /// which say that it can be taken again: what an interrupted try left is replaced.
     pub async fn take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         check_name("disk", name)?;
@@ -116,7 +116,7 @@ impl Disks {
     /// may take it.
     ///
     /// # Errors
-    /// As [`open`](Self::open); those of the store and the file system. The disk is still here
+    /// Any error from [`open`](Self::open); any error from the store and the file system. The disk is still here
     /// then.
     pub async fn release(&self, name: &str) -> Result<()> {
         let disk = self.open(name).await?;
@@ -144,7 +144,7 @@ impl Disks {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when nobody took the disk, or when there is a disk `new`;
     /// [`NotFound`](ErrorKind::NotFound) when the disk is not here, or when what it stood on is no
-    /// longer in the store; those of the store and the file system.
+    /// longer in the store; any error from the store and the file system.
     pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
         check_name("disk", name)?;
         check_name("disk", new)?;
@@ -157,7 +157,7 @@ impl Disks {
     /// that down: the same call finishes it, and nothing else can be done with the disk.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) for a record that is damaged; those of the file system.
+    /// [`Corrupt`](ErrorKind::Corrupt) for a record that is damaged; any error from the file system.
     pub async fn interrupted_keep(&self, name: &str) -> Result<Option<String>> {
         check_name("disk", name)?;
         let directory = self.directory.join(name);
@@ -260,7 +260,7 @@ impl Disks {
     /// say why.
     ///
     /// # Errors
-    /// Those of the store and the file system.
+    /// Any error from the store and the file system.
     pub async fn elsewhere(&self) -> Result<Vec<RemoteDisk>> {
         let server = self.server().await?;
         let listing = self.store.refs().list(RefKind::Disk).await?;

@@ -62,7 +62,7 @@ impl BorrowedOverlay {
     /// a layer over them, nobody may attach.
     ///
     /// # Errors
-    /// Those of [`Room::over`].
+    /// Any error from [`Room::over`].
     pub(crate) fn renew(&self, base: &Shadow) -> Result<()> {
         let front = self.room.over(Arc::new(base.handle()));
         *self.refused.lock() = front.as_ref().err().map(|e| e.message().to_owned());

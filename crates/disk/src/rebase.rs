@@ -32,7 +32,7 @@ impl Disk {
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict), naming the first ranges, when both changed the
     /// same blocks and `how` is [`Rebase::Refuse`], and while the disk is attached;
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such version; those of the store
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such version; any error from the store
     /// and the file system. The disk is as it was then.
     pub async fn rebase(&self, onto: &ImageName, how: Rebase) -> Result<RebaseReport> {
         let _excluded = self.lease.exclude(self.name(), "rebase")?;

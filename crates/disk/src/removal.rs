@@ -28,7 +28,7 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none,
     /// [`Conflict`](ErrorKind::Conflict) while it is in use, when another server takes it at this
-    /// moment, and when only the store knows it: then it may be of another home; those of the store
+    /// moment, and when only the store knows it: then it may be of another home; any error from the store
     /// and the file system. What an interrupted removal left is removed by the next one.
     pub async fn remove(&self, name: &str) -> Result<()> {
         check_name("disk", name)?;
@@ -65,7 +65,7 @@ impl Disks {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when its directory is here, and when somebody else changes
     /// the disk at this moment; [`NotFound`](ErrorKind::NotFound) when the store does not know it;
-    /// those of the store.
+    /// any error from the store.
     pub async fn remove_lost(&self, name: &str) -> Result<()> {
         check_name("disk", name)?;
         let place = self.directory.join(name);
@@ -85,7 +85,7 @@ impl Disks {
     /// have released it since, or it is another one. Then [`remove`](Self::remove) removes what is here alone.
     ///
     /// # Errors
-    /// Those of the store and the file system.
+    /// Any error from the store and the file system.
     pub async fn is_here_only(&self, name: &str) -> Result<bool> {
         check_name("disk", name)?;
         let directory = self.directory.join(name);

@@ -62,7 +62,7 @@ fn is_id(text: &str) -> bool {
 /// where that was never noted whole, notes it. Waits for the disk.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) for a copy; those of the file system.
+/// [`Conflict`](block::ErrorKind::Conflict) for a copy; any error from the file system.
 pub(crate) fn check(identity: &FsPath) -> Result<()> {
     let path = identity.above().join(FILE);
     let now = Residence::of(identity)?;
@@ -93,7 +93,7 @@ pub(crate) fn check(identity: &FsPath) -> Result<()> {
 /// was noted of an earlier one says nothing. Waits for the disk.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(crate) fn settle(identity: &FsPath) -> Result<()> {
     let path = identity.above().join(FILE);
     write(&path, &Residence::of(identity)?);

@@ -93,7 +93,7 @@ impl Shadow {
     /// exists. `disk` is written into its files, so that those of two disks cannot be mixed up.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; those of
+    /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; any error from
     /// the file system.
     pub async fn create(
         directory: impl Into<FsPath>,
@@ -112,7 +112,7 @@ impl Shadow {
     ///
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) when a layer's map does not hold what was acknowledged, or
-    /// belongs to another disk; those of the file system.
+    /// belongs to another disk; any error from the file system.
     pub async fn open(
         directory: impl Into<FsPath>,
         disk: [u8; 16],
@@ -214,7 +214,7 @@ impl Shadow {
     ///
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) when a layer has this number;
-    /// [`Unavailable`](block::ErrorKind::Unavailable) once a step failed; those of the file system.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) once a step failed; any error from the file system.
     pub(crate) async fn new_layer(&self, number: u32) -> Result<Arc<ShadowLayer>> {
         if self.inner.stack.load().layers.iter().any(|layer| layer.number == number) {
             let directory = self.inner.directory.display();

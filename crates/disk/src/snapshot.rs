@@ -60,7 +60,7 @@ pub(crate) struct SnapshotPoint {
 /// A snapshot of the disk `uuid`. What it names stays in the store until the session ends.
 ///
 /// # Errors
-/// [`NotFound`](block::ErrorKind::NotFound) when it has none of this name; those of the store.
+/// [`NotFound`](block::ErrorKind::NotFound) when it has none of this name; any error from the store.
 pub(crate) async fn find(
     session: &Session,
     disk: &str,
@@ -127,7 +127,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when the disk has a snapshot of this name,
-    /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; those of
+    /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; any error from
     /// the store. The disk is as it was then.
     pub async fn snapshot(&self, name: &str, progress: &dyn Progress) -> Result<SnapshotInfo> {
         store::check_name("snapshot", name)?;
@@ -182,7 +182,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when the version exists,
-    /// [`Denied`](block::ErrorKind::Denied) when private blocks lie in borrowed room; those of the
+    /// [`Denied`](block::ErrorKind::Denied) when private blocks lie in borrowed room; any error from the
     /// store.
     pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
         self.check_keeps("image version")?;
@@ -243,7 +243,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot,
-    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; any error from the store and
     /// the file system. The disk is as it was then.
     pub async fn rollback(&self, snapshot: &str) -> Result<()> {
         store::check_name("snapshot", snapshot)?;
@@ -263,7 +263,7 @@ impl Disk {
     /// unless the image is larger, and its snapshots.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; any error from the store and
     /// the file system.
     pub async fn reset(&self) -> Result<()> {
         let _excluded = self.lease.exclude(self.name(), "reset")?;
@@ -284,7 +284,7 @@ impl Disk {
     /// all snapshots in the store, so opening a disk does not.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         Ok(list(&self.store, Some(self.name())).await?.remove(self.name()).unwrap_or_default())
     }
@@ -329,7 +329,7 @@ impl Disk {
     /// The same without the store.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when too many layers wait to be published; those of the file
+    /// [`Conflict`](block::ErrorKind::Conflict) when too many layers wait to be published; any error from the file
     /// system.
     pub(crate) async fn freeze_here(&self) -> Result<Frozen> {
         self.shadow.check()?;

@@ -106,7 +106,7 @@ impl HomeSpace {
     /// Keeps room for what must be written when there is none. Waits for the file system.
     ///
     /// # Errors
-    /// Those of [`Reserve::keep`].
+    /// Any error from [`Reserve::keep`].
     pub(crate) fn keep(&self) -> Result<bool> {
         self.reserve.keep()
     }
@@ -124,7 +124,7 @@ impl HomeSpace {
     /// Does what must be done with the room of the reserve, if there is no other.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Any error from `work`.
     pub(crate) fn spend<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         self.reserve.spend(work)
     }

@@ -35,7 +35,7 @@ impl UnsyncedMark {
     /// Whether it is set.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn is_raised(&self) -> Result<bool> {
         self.mark.try_exists().map_err(|e| self.mark.error(e))
     }
@@ -43,7 +43,7 @@ impl UnsyncedMark {
     /// Takes the mark away: the layer is again what stable storage has.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn settle(&self) -> Result<()> {
         self.mark.remove_file().map_err(|e| self.mark.error(e))
     }

@@ -45,7 +45,7 @@ impl Disk {
     /// Drops what was written since the disk was published last.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and the
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; any error from the store and the
     /// file system. The disk is as it was then.
     pub async fn discard_unpublished(&self) -> Result<()> {
         let _excluded = self.lease.exclude(self.name(), "discard")?;
@@ -61,7 +61,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: nothing was published;
-    /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; those of the
+    /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; any error from the
     /// store and the file system.
     pub async fn write_back(&self, plan: UploadPlan, progress: &dyn Progress) -> Result<bool> {
         self.check_keeps("published state")?;

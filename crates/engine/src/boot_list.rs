@@ -14,7 +14,7 @@ const ATTEMPTS: usize = 8;
 /// The boot list of a version; `None` when it has none.
 ///
 /// # Errors
-/// Those of the store, naming the version.
+/// Any error from the store, naming the version.
 pub async fn of(store: &Store, record: &RefRecord) -> Result<Option<Vec<ChunkId>>> {
     let read = async {
         match record.body.boot_list()? {
@@ -32,7 +32,7 @@ pub struct BootListView {
     pub boots: Option<u32>,
     /// Chunks that the list names.
     pub chunks: usize,
-    /// Those of them that the image has.
+    /// The ones that the image has.
     pub present_chunks: usize,
     /// Their bytes.
     pub present_bytes: u64,
@@ -46,7 +46,7 @@ impl BootListView {
     /// What the boot list of a version names; `None` when it has none.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn of(
         store: &Store,
         record: &RefRecord,
@@ -111,7 +111,7 @@ impl Added {
 /// one.
 ///
 /// # Errors
-/// Those of the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
+/// Any error from the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
 pub async fn set(store: &Store, version: &str, chunks: &[ChunkId], copies: bool) -> Result<()> {
     change(store, version, BootListChange::Set(chunks)).await?;
     if copies && let Err(error) = copy(store, version).await {
@@ -126,7 +126,7 @@ pub async fn set(store: &Store, version: &str, chunks: &[ChunkId], copies: bool)
 /// [`copy`] is for it then.
 ///
 /// # Errors
-/// As [`set`].
+/// Any error from the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
 pub async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
     change(store, version, BootListChange::Add(boot)).await
 }
@@ -144,7 +144,7 @@ pub fn uncopied(record: &RefRecord) -> Option<BootListId> {
 /// it did. It can take minutes.
 ///
 /// # Errors
-/// Those of the store.
+/// Any error from the store.
 pub async fn copy(store: &Store, version: &str) -> Result<bool> {
     let Some(record) = store.refs().get(RefKind::Image, version).await? else { return Ok(false) };
     let Some(id) = uncopied(&record) else { return Ok(false) };
@@ -164,7 +164,7 @@ pub async fn copy(store: &Store, version: &str) -> Result<bool> {
 /// labels, as somebody's own; and its boot copy, if `copies` are wanted and it is worth one.
 ///
 /// # Errors
-/// Those of storing the list; without a copy boots are slower, no more.
+/// Any error from storing the list; without a copy boots are slower, no more.
 pub async fn give(
     session: &Session,
     manifest: &ManifestId,

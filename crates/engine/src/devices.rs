@@ -20,7 +20,7 @@ fn directory(home: &Home) -> PathBuf {
 /// The device that a disk is to be.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) for what is no name of a disk; those of the file system.
+/// [`Invalid`](block::ErrorKind::Invalid) for what is no name of a disk; any error from the file system.
 pub fn of(home: &Home, disk: &str) -> Result<Option<String>> {
     store::check_name("disk", disk)?;
     let path = directory(home).join(disk);
@@ -36,7 +36,7 @@ pub fn of(home: &Home, disk: &str) -> Result<Option<String>> {
 /// All disks that are to be devices, with these, by name.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub fn all(home: &Home) -> Result<Vec<(String, String)>> {
     let dir = directory(home);
     let entries = match std::fs::read_dir(&dir) {
@@ -58,7 +58,7 @@ pub fn all(home: &Home) -> Result<Vec<(String, String)>> {
 /// Says which device a disk is to be, or that it is to be none.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub fn set(home: &Home, disk: &str, device: Option<&str>) -> Result<()> {
     let dir = directory(home);
     let path = dir.join(disk);
@@ -85,7 +85,7 @@ pub fn set(home: &Home, disk: &str, device: Option<&str>) -> Result<()> {
 /// connections: the kernel has part of the old content in memory, and would write it into the new one.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) when the disk is to be a device; those of the file system.
+/// [`Conflict`](block::ErrorKind::Conflict) when the disk is to be a device; any error from the file system.
 pub fn must_be_none(home: &Home, disk: &str) -> Result<()> {
     match of(home, disk)? {
         None => Ok(()),
@@ -99,7 +99,7 @@ pub fn must_be_none(home: &Home, disk: &str) -> Result<()> {
 /// is a keeper.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub fn lock_keeper(home: &Home, disk: &str) -> Result<Option<File>> {
     let dir = directory(home);
     let path = dir.join(format!(".{disk}{KEEPER}"));

@@ -12,7 +12,7 @@ const FLASH: &str = "flash";
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when no profile is shipped by that name, [`Invalid`](block::ErrorKind::Invalid)
-/// when a file is none; those of reading the file.
+/// when a file is none; any error from reading the file.
 pub fn load(text: &str) -> Result<Profile> {
     let path = Path::new(text);
     let file = text.contains('/') || path.extension().is_some();
@@ -37,7 +37,7 @@ pub fn load(text: &str) -> Result<Profile> {
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when no profile is shipped by that name, [`Invalid`](block::ErrorKind::Invalid)
-/// when a file is none or the disk does not turn; those of reading the file.
+/// when a file is none or the disk does not turn; any error from reading the file.
 pub fn read_order(disk: &str) -> Result<DiskReadOrder> {
     if disk == FLASH {
         return Ok(DiskReadOrder::Arrival);

@@ -56,7 +56,7 @@ impl Home {
     /// The same, with the key file of its store if the user names one.
     ///
     /// # Errors
-    /// As [`find`](Self::find); [`ErrorKind::Invalid`] when the key file's path is empty.
+    /// Any error from [`find`](Self::find); [`ErrorKind::Invalid`] when the key file's path is empty.
     pub fn with_key_file(asked: Option<&Path>, key_file: Option<&Path>) -> Result<Self> {
         let home = Self::find(asked)?;
         let key_file = match key_file {

@@ -25,7 +25,7 @@ pub async fn remove(store: &Store, name: &str) -> Result<()> {
 /// Brings back an image version that was removed.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) for a name without a tag; those of [`images::restore`].
+/// [`Invalid`](block::ErrorKind::Invalid) for a name without a tag; any error from [`images::restore`].
 pub async fn restore(store: &Store, name: &str) -> Result<()> {
     let name = version(name, "restore")?;
     images::restore(store, RefKind::Image, &name.to_string()).await.map(|_| ())

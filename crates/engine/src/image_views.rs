@@ -13,7 +13,7 @@ pub(crate) const IMAGE: &str = "image";
 /// An image version as commands show it.
 ///
 /// # Errors
-/// As [`manifest_of`].
+/// Any error from [`manifest_of`].
 pub fn view(record: &RefRecord) -> Result<ImageView> {
     Ok(ImageView {
         image: record.name.clone(),
@@ -44,10 +44,10 @@ pub struct ImageDetails {
 }
 
 impl ImageDetails {
-    /// Those of a version: the newest where the name has no tag. Reads all of its map.
+    /// The details of a version: the newest where the name has no tag. Reads all of its map.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; those of the store.
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; any error from the store.
     pub async fn of(store: &Store, name: &ImageName) -> Result<Self> {
         let record = images::resolve(store, name).await?;
         let manifest = store.manifest(&manifest_of(&record)?).await?;
@@ -76,7 +76,7 @@ pub fn disk_of(user: &str) -> Option<&str> {
 /// All versions of all images as commands show them, the damaged ones at the end with their errors.
 ///
 /// # Errors
-/// Those of the store.
+/// Any error from the store.
 pub async fn views(store: &Store) -> Result<Vec<ImageView>> {
     let listing = images::list(store).await?;
     let good = listing.records.iter().map(|record| match view(record) {
@@ -110,7 +110,7 @@ impl Users {
     /// Reads all of them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn load(store: &Store) -> Result<Self> {
         let mut users = Self { records: Vec::new(), damaged: Vec::new() };
         for (kind, word) in [(RefKind::Disk, "disk"), (RefKind::Snapshot, "snapshot")] {

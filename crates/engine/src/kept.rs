@@ -74,7 +74,7 @@ impl Engine {
     /// What of a manifest's maps and chunks is kept; of chunks those whose maps all are. Nothing is asked of the store.
     ///
     /// # Errors
-    /// Those of the maps.
+    /// Any error from the maps.
     pub async fn kept_of(
         self: &Arc<Self>,
         manifest: &Manifest,

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 20;
 pub(crate) struct KeptSlots(Option<PathBuf>);
 
 impl KeptSlots {
-    /// Those of a home.
+    /// The slots of a home.
     pub(crate) fn of(home: &Home, config: &Config) -> Self {
         Self(config.attach.is_some().then(|| home.dir().join(NAME)))
     }

@@ -44,7 +44,7 @@ pub fn given_for(home: &Home, config: &Config, store: &str) -> Result<Option<Sec
 /// What is to open a new store: as [`given`], but a passphrase is asked for twice.
 ///
 /// # Errors
-/// As [`given`]; [`Invalid`](block::ErrorKind::Invalid) when nothing was given.
+/// Any error from [`given`]; [`Invalid`](block::ErrorKind::Invalid) when nothing was given.
 pub fn first(home: &Home) -> Result<Secret> {
     chosen(home.key_file(), PASSPHRASE, "--key-file")
 }
@@ -52,7 +52,7 @@ pub fn first(home: &Home) -> Result<Secret> {
 /// What is to open a store from now on: the file, `SOJOURN_NEW_PASSPHRASE`, or what is typed twice.
 ///
 /// # Errors
-/// As [`first`].
+/// Any error from [`first`].
 pub fn another(key_file: Option<&Path>) -> Result<Secret> {
     chosen(key_file, NEW_PASSPHRASE, "--new-key-file")
 }

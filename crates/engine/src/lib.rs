@@ -108,7 +108,7 @@ impl Engine {
     /// Opens the store and the disks' directory of a home.
     ///
     /// # Errors
-    /// Those of [`open_store`], and of the entropy source.
+    /// Any error from [`open_store`], and of the entropy source.
     pub async fn open(home: &Home, config: &Config, what_for: StoreUse) -> Result<Arc<Self>> {
         Self::open_with(home, config, what_for, None).await
     }
@@ -116,7 +116,7 @@ impl Engine {
     /// The same; ephemeral disks keep their private blocks in `room`, if there is one.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Any error from [`open_store`], and of the entropy source.
     pub async fn open_with(
         home: &Home,
         config: &Config,
@@ -129,7 +129,7 @@ impl Engine {
     /// Opens the store of a home, and nothing else yet.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Any error from [`open_store`], and of the entropy source.
     pub async fn prepare(
         home: &Home,
         config: &Config,
@@ -222,7 +222,7 @@ impl Engine {
     /// no other waiting.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when nothing is there, or it is not indexed; those of what is
+    /// [`NotFound`](block::ErrorKind::NotFound) when nothing is there, or it is not indexed; any error from what is
     /// opened; [`Unavailable`](block::ErrorKind::Unavailable) when it does not answer in time, which is as long as a
     /// server that begins waits; [`Unsupported`](block::ErrorKind::Unsupported) where nobody but the store is asked.
     pub async fn add_source(&self, place: &str, home: &Home, config: &Config) -> Result<()> {
@@ -255,7 +255,7 @@ impl Engine {
     /// The read-only device of an image version; one for all who use it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn image(&self, record: &RefRecord) -> Result<Arc<Image>> {
         let id = images::manifest_of(record)?;
         if let Some(image) = self.images.lock().get(&id).and_then(Weak::upgrade) {
@@ -329,7 +329,7 @@ impl StoreUse {
 /// Opens the backend of a home's store. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
+/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and any error from a gateway's certificates.
 pub fn backend(home: &Home, config: &Config, what_for: StoreUse) -> Result<Opened> {
     let options = options(home, config, what_for);
     let certificates = home.resolve(Path::new(&config.tls.dir));
@@ -387,7 +387,8 @@ pub async fn open_store(home: &Home, config: &Config) -> Result<Store> {
 /// Opens the store of a home.
 ///
 /// # Errors
-/// As [`open_store`].
+/// [`NotFound`](block::ErrorKind::NotFound) with the remedy when there is none,
+/// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
 pub async fn open_store_for(
     home: &Home,
     config: &Config,

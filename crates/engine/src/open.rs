@@ -150,7 +150,7 @@ impl OpenDisks {
     /// Opens a disk, or joins those who have it open.
     ///
     /// # Errors
-    /// Those of [`Disks::open`].
+    /// Any error from [`Disks::open`].
     pub async fn hold(&self, name: &str) -> Result<DiskHandle> {
         store::check_name("disk", name)?;
         let slot = {
@@ -261,7 +261,7 @@ impl OpenDisks {
     /// Closes every disk, many at a time. All are tried; the first error is returned.
     ///
     /// # Errors
-    /// Those of [`Disk::close`].
+    /// Any error from [`Disk::close`].
     pub async fn close_all(&self) -> Result<()> {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
         let close = async |slot: Arc<DiskSlot>| {
@@ -279,7 +279,7 @@ impl OpenDisks {
     /// Removes a disk, closing it first when it is idle.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; any error from
     /// [`Disks::remove`].
     pub async fn remove(&self, name: &str) -> Result<()> {
         self.retire(name, OnCloseError::Continue, self.disks.remove(name)).await
@@ -288,7 +288,7 @@ impl OpenDisks {
     /// Publishes a disk and gives it up, closing it first when it is idle.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; any error from
     /// [`Disks::release`].
     pub async fn release(&self, name: &str) -> Result<()> {
         self.retire(name, OnCloseError::Abort, self.disks.release(name)).await
@@ -297,7 +297,7 @@ impl OpenDisks {
     /// Makes what is here of a disk that was taken from this server a disk of its own.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; any error from
     /// [`Disks::keep`].
     pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
         // A disk that was taken does not close without an error: it is not written any more.
@@ -313,8 +313,8 @@ impl OpenDisks {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is none;
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when it has been being opened or closed for seconds; those of
-    /// [`Disks::look`] and of the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it has been being opened or closed for seconds; any error
+    /// from [`Disks::look`] and of the store.
     pub async fn layers(&self, name: &str) -> Result<DiskLayers> {
         store::check_name("disk", name)?;
         loop {
@@ -354,7 +354,7 @@ impl OpenDisks {
     /// more. A disk that is being opened or closed is waited for.
     ///
     /// # Errors
-    /// Those of [`Disk::judge`].
+    /// Any error from [`Disk::judge`].
     pub async fn judge(&self, name: &str, answer: OwnershipAnswer) -> Result<()> {
         let slot = self.slots.lock().get(name).map(Arc::clone);
         let Some(slot) = slot else { return Ok(()) };

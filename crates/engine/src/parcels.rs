@@ -58,7 +58,7 @@ const SERVER: &str = "server";
 /// snapshot's content.
 ///
 /// # Errors
-/// Those of the store.
+/// Any error from the store.
 pub async fn parcel_of(store: &Store, disk: &str, snapshot: &str) -> Result<Option<String>> {
     let parts = snapshot.strip_prefix("vm-").and_then(|rest| rest.rsplit_once('-'));
     let Some((machine, number)) = parts.filter(|parts| parts.1.parse::<u64>().is_ok()) else {
@@ -76,7 +76,7 @@ pub async fn parcel_of(store: &Store, disk: &str, snapshot: &str) -> Result<Opti
 /// Refuses to remove a snapshot that a parcel needs.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) with the parcel's name; those of the store.
+/// [`Conflict`](block::ErrorKind::Conflict) with the parcel's name; any error from the store.
 pub(crate) async fn must_not_need(engine: &Engine, disk: &str, snapshot: &str) -> Result<()> {
     match parcel_of(&engine.store, disk, snapshot).await? {
         None => Ok(()),
@@ -91,7 +91,7 @@ pub(crate) async fn must_not_need(engine: &Engine, disk: &str, snapshot: &str) -
 /// removed here, and stays theirs.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) with a machine's name; those of the store.
+/// [`Conflict`](block::ErrorKind::Conflict) with a machine's name; any error from the store.
 pub(crate) async fn must_not_need_disk(engine: &Engine, disk: &str, lost: bool) -> Result<()> {
     let of_machine = |name: &str| {
         name.split_once('@').is_some_and(|(of, snapshot)| of == disk && snapshot.starts_with("vm-"))
@@ -149,7 +149,7 @@ async fn is_only_removed_here(engine: &Engine, disk: &str, lost: bool) -> Result
 /// in the store yet. Asks no store.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) with the machine's name; those of the file system and the disk.
+/// [`Conflict`](block::ErrorKind::Conflict) with the machine's name; any error from the file system and the disk.
 pub async fn must_not_be_suspended(engine: &Engine, disk: &str) -> Result<()> {
     let (vms, of) = (engine.home.vms(), disk.to_owned());
     for found in offload(move || suspended_with(&vms, &of)).await? {

@@ -16,7 +16,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(900);
 /// `certificates` is shown unless its URL names another directory. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
+/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and any error from a gateway's certificates.
 pub fn open(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Result<Opened> {
     match GatewayUrl::is_meant(place) {
         true => through_gateway(place, certificates, options),
@@ -27,7 +27,7 @@ pub fn open(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Res
 /// Opens the place of a new store: a directory is made if need be.
 ///
 /// # Errors
-/// As [`objects::create`]; those of the certificates.
+/// Any error from [`objects::create`]; any error from the certificates.
 pub fn create(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Result<Opened> {
     match GatewayUrl::is_meant(place) {
         true => through_gateway(place, certificates, options),

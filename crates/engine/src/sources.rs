@@ -69,7 +69,7 @@ impl SourcePlace {
 /// Opens another store, a directory or a URL; an encrypted one with the key of the home's.
 ///
 /// # Errors
-/// Those of the store, naming the place.
+/// Any error from the store, naming the place.
 pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
     let opened = async {
         let certificates = home.resolve(Path::new(&config.tls.dir));
@@ -84,7 +84,7 @@ pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
 /// Adds stores that the user named for this one command.
 ///
 /// # Errors
-/// As [`open`]; [`Invalid`](block::ErrorKind::Invalid) when one has another hash key.
+/// Any error from [`open`]; [`Invalid`](block::ErrorKind::Invalid) when one has another hash key.
 pub async fn add(store: &Store, places: &[String], home: &Home, config: &Config) -> Result<()> {
     for place in places {
         add_one(store, place, home, config).await?;
@@ -253,7 +253,7 @@ async fn replica(place: &str, other: OtherStore) -> Arc<dyn ChunkSource> {
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when it is not indexed; [`Unavailable`](ErrorKind::Unavailable) when it does not
-/// answer; those of what is opened.
+/// answer; any error from what is opened.
 pub(crate) async fn chunk_source_at(
     store: &Store,
     place: &str,
@@ -276,7 +276,7 @@ pub(crate) async fn chunk_source_at(
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when it is not indexed; [`Invalid`](ErrorKind::Invalid) for a store or
-/// an export, which answer no chunk ids of a file; those of what is opened.
+/// an export, which answer no chunk ids of a file; any error from what is opened.
 pub async fn chunk_source(
     place: &SourcePlace,
     settings: &Settings,
@@ -319,7 +319,7 @@ pub async fn chunk_source(
 /// Opens an image file or a block device for reading.
 ///
 /// # Errors
-/// Those of the format.
+/// Any error from the format.
 pub async fn open_image(home: &Home, path: &Path) -> Result<Arc<dyn Device>> {
     let scratch = home.scratch();
     std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
@@ -331,7 +331,7 @@ pub async fn open_image(home: &Home, path: &Path) -> Result<Arc<dyn Device>> {
 /// did not change since the last time is not read again.
 ///
 /// # Errors
-/// [`Invalid`](ErrorKind::Invalid) for a place that needs no index; those of reading it, and of writing
+/// [`Invalid`](ErrorKind::Invalid) for a place that needs no index; any error from reading it, and of writing
 /// the index.
 pub async fn index(
     place: &str,

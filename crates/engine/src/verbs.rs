@@ -84,7 +84,7 @@ async fn create_all(
 /// Carries out a verb.
 ///
 /// # Errors
-/// Those of the verb.
+/// Any error from the verb.
 pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
     let open = &engine.open;
     match request {
@@ -264,10 +264,10 @@ async fn list(engine: &Engine, only: Option<&str>) -> Result<Vec<DiskView>> {
 struct Images(HashMap<String, ManifestId>);
 
 impl Images {
-    /// Those of disks that are over what they are reset to.
+    /// The images of the disks that are over what they are reset to.
     ///
     /// # Errors
-    /// Those of the store's listing.
+    /// Any error from the store's listing.
     async fn of(engine: &Engine, infos: &[DiskInfo]) -> Result<Self> {
         let over = infos.iter().filter(|info| info.over_origin.is_some());
         let wanted: HashSet<&str> = over.map(|info| info.image.as_str()).collect();

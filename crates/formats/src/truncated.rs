@@ -30,7 +30,7 @@ struct CheckedFile<'a> {
 /// Refuses a VDI file that ends before its data does. Format: VirtualBox, `VDICore.h`, version 1.1.
 ///
 /// # Errors
-/// [`Corrupt`](block::ErrorKind::Corrupt) when it does; those of reading it.
+/// [`Corrupt`](block::ErrorKind::Corrupt) when it does; any error from reading it.
 pub(crate) fn vdi(file: &File, path: &Path) -> Result<()> {
     let looked = CheckedFile { file, path, len: len(file, path)? };
     let head = looked.head(0)?;
@@ -51,7 +51,7 @@ pub(crate) fn vdi(file: &File, path: &Path) -> Result<()> {
 /// 5.0".
 ///
 /// # Errors
-/// As [`vdi`].
+/// [`Corrupt`](block::ErrorKind::Corrupt) when it does; any error from reading it.
 pub(crate) fn vmdk(file: &File, path: &Path) -> Result<()> {
     let looked = CheckedFile { file, path, len: len(file, path)? };
     let grains = Grains::of(&looked)?;

@@ -87,7 +87,7 @@ impl Stamp {
     /// Reads `ranges` (bytes of the window; a few, of at most some MiB together) and hashes them.
     ///
     /// # Errors
-    /// As [`Window::read`].
+    /// Any error from [`Window::read`].
     pub fn take(window: &Window<'_>, ranges: Vec<Span>) -> Result<Self, Refusal> {
         let hash = Self::hash(window, &ranges)?;
         Ok(Self { ranges, hash })
@@ -96,7 +96,7 @@ impl Stamp {
     /// Whether the same bytes are still there.
     ///
     /// # Errors
-    /// As [`Window::read`].
+    /// Any error from [`Window::read`].
     pub fn holds(&self, window: &Window<'_>) -> Result<bool, Refusal> {
         Ok(Self::hash(window, &self.ranges)? == self.hash)
     }

@@ -139,7 +139,7 @@ impl<'a> Window<'a> {
     /// The `len` bytes at `offset`.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Code::TooMuchWork`] above [`MAX_READ`].
+    /// Any error from [`read`](Self::read); [`Code::TooMuchWork`] above [`MAX_READ`].
     pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>, Refusal> {
         if len > MAX_READ {
             return Err(Refusal::new(

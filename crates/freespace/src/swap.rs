@@ -67,7 +67,7 @@ pub(crate) fn is_suspended(head: &[u8]) -> bool {
 /// Refuses when the mark of a suspended system is there.
 ///
 /// # Errors
-/// [`Code::Hibernated`](crate::Code::Hibernated), and those of reading.
+/// [`Code::Hibernated`](crate::Code::Hibernated), and any error from reading.
 pub fn awake(window: &Window<'_>) -> Result<(), Refusal> {
     if is_suspended(&window.bytes(0, HEAD.min(window.size() as usize))?) {
         refuse!(

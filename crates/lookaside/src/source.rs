@@ -179,7 +179,7 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
     /// Reads a map's object, as a store has it. The future may be dropped at any time.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when it does not have the map; else those of the place.
+    /// [`NotFound`](block::ErrorKind::NotFound) when it does not have the map; else any error from the place.
     async fn map(&self, id: &MapId) -> Result<Bytes> {
         Err(Error::not_found(format!("{id} is not in {}", self.name())))
     }

@@ -151,7 +151,7 @@ fn demand(times: Option<&Times>) -> Result<Demand> {
 /// Writes a profile as a file's text; every line of `notes` becomes a comment.
 ///
 /// # Errors
-/// As [`Profile::check`].
+/// Any error from [`Profile::check`].
 pub fn render(profile: &Profile, notes: &str) -> Result<String> {
     profile.check()?;
     let times = |demand: &Demand| match demand.as_points() {

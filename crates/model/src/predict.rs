@@ -100,7 +100,7 @@ pub enum Hits {
 }
 
 impl Hits {
-    /// Those of a cache of `memory` bytes for up to `most` clients, when a share of all requests
+    /// The hit ratios of a cache of `memory` bytes for up to `most` clients, when a share of all requests
     /// (`never`, 0 to 1) never misses, such as writes.
     pub fn of(curve: &HitCurve, memory: u64, sharing: CacheSharing, never: f64, most: u32) -> Self {
         let effective = |memory: u64| never + (1.0 - never) * curve.at(memory);
@@ -179,7 +179,7 @@ impl CapacityQuestion {
     /// A server with this profile whose cache has these hit ratios.
     ///
     /// # Errors
-    /// As [`Profile::network`] and [`Network::sweep`].
+    /// Any error from [`Profile::network`] and [`Network::sweep`].
     pub fn answer(&self, profile: &Profile, hits: &Hits) -> Result<ServerCapacity> {
         let network = |n: u32| profile.network(self.block, hits.at(n), self.think);
         let solutions = match hits {
@@ -206,7 +206,7 @@ impl CapacityQuestion {
     /// with twice the memory, and its hit ratios.
     ///
     /// # Errors
-    /// Those of [`answer`](Self::answer).
+    /// Any error from [`answer`](Self::answer).
     pub fn purchases(
         &self,
         profile: &Profile,
@@ -241,7 +241,7 @@ impl CapacityQuestion {
     /// cache that has everything is enough.
     ///
     /// # Errors
-    /// As [`answer`](Self::answer).
+    /// Any error from [`answer`](Self::answer).
     pub fn needed_hit(&self, profile: &Profile, clients: u32) -> Result<Option<f64>> {
         let good = |hit: f64| -> Result<bool> {
             let solution = profile.network(self.block, hit, self.think)?.solve(clients)?;

@@ -200,7 +200,7 @@ impl Profile {
     /// The network at blocks of `block` bytes, a hit ratio (0 to 1) and a think time in seconds.
     ///
     /// # Errors
-    /// As [`demands`](Self::demands) and [`Network::new`].
+    /// Any error from [`demands`](Self::demands) and [`Network::new`].
     pub fn network(&self, block: u64, hit: f64, think: f64) -> Result<Network> {
         let demands = self.demands(block, hit)?;
         let centres = self.centres.iter().zip(demands).map(|(centre, demand)| Centre {
@@ -239,7 +239,7 @@ impl Profile {
     /// The hit ratios between 0 and 1 at which the bottleneck changes, ascending.
     ///
     /// # Errors
-    /// As [`demands`](Self::demands).
+    /// [`Invalid`](block::ErrorKind::Invalid) for a hit ratio or a block size that is none.
     pub fn switches(&self, block: u64) -> Result<Vec<Switch>> {
         let per_server = |demands: Vec<f64>| -> Vec<f64> {
             let loads = demands.iter().zip(&self.centres);

@@ -245,7 +245,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
     /// Ends the device: what waits for an answer fails. Unmount what is on it before.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// Any error from the driver.
     pub async fn disconnect(mut self) -> Result<()> {
         self.driver.disconnect(self.index).await
     }

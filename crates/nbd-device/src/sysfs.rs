@@ -46,7 +46,7 @@ pub fn index_of(path: &Path) -> Result<u32> {
 /// All connected devices, by number.
 ///
 /// # Errors
-/// Those of reading sysfs.
+/// Any error from reading sysfs.
 pub fn connected() -> Result<Vec<ConnectedDevice>> {
     connected_in(Path::new(BLOCK_DEVICES))
 }
@@ -54,7 +54,7 @@ pub fn connected() -> Result<Vec<ConnectedDevice>> {
 /// Who is at the other end of a device; `None` when it is not connected, or the kernel does not tell.
 ///
 /// # Errors
-/// Those of reading sysfs.
+/// Any error from reading sysfs.
 pub fn backend(index: u32) -> Result<Option<String>> {
     read(&Path::new(BLOCK_DEVICES).join(format!("nbd{index}")).join("backend"))
 }

@@ -15,13 +15,13 @@ pub trait Datagrams: Send + Sync {
     /// Waits for a datagram; its length and its sender.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Any error from the socket.
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddrV4)>;
 
     /// Sends a datagram.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Any error from the socket.
     async fn send(&self, data: &[u8], to: SocketAddrV4) -> io::Result<()>;
 }
 

@@ -39,7 +39,7 @@ pub struct Sightings {
 }
 
 impl Sightings {
-    /// Those of an earlier time.
+    /// The sightings of an earlier run.
     pub fn of(earlier: Vec<Sighting>) -> Self {
         let by_mac = earlier.into_iter().take(MOST).map(|seen| (seen.mac, seen)).collect();
         Self { by_mac, changed: false }

@@ -68,7 +68,7 @@ pub struct PeerCounters {
     pub given: u64,
     /// Their bytes, as they are stored.
     pub given_bytes: u64,
-    /// Those of them that were read from the store for others.
+    /// The ones that were read from the store for others.
     pub fetched: u64,
     /// Questions for what is not here.
     pub missed: u64,

@@ -41,7 +41,7 @@ pub trait Shelf: Send + Sync {
     /// The object of a map, out of the store, and kept.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     async fn fetch_map(&self, id: &MapId) -> Result<Bytes>;
 
     /// Keeps a chunk that another peer gave, and that is the chunk; it is done later, and may be left undone.

@@ -147,7 +147,7 @@ struct NotedChunks {
     packs: Vec<PackId>,
     pack_numbers: HashMap<PackId, u32>,
     maps: HashSet<MapId>,
-    /// Those of the log that are not here any more.
+    /// Entries of the log that are not here any more.
     gone: usize,
 }
 

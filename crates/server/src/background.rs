@@ -65,7 +65,7 @@ pub async fn running(home: &Home, verb: &[&str]) -> Result<ControlClient> {
 /// Has a server end as a signal does, and waits for it.
 ///
 /// # Errors
-/// [`Unavailable`](block::ErrorKind::Unavailable) when it does not end; those of the system.
+/// [`Unavailable`](block::ErrorKind::Unavailable) when it does not end; any error from the system.
 pub async fn stop(client: ControlClient) -> Result<()> {
     let process = client.process()?;
     drop(client);

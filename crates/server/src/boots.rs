@@ -336,7 +336,7 @@ mod tests {
         record.body.boot_copy().unwrap().is_some()
     }
 
-    /// A store that counts what is written, with versions of an image as of [`add_uncopied`].
+    /// A store that counts what is written, with versions of an image as in [`add_uncopied`].
     async fn lab(versions: &[&str]) -> (tempfile::TempDir, Arc<objects::testing::Failing>, Store) {
         let dir = tempfile::tempdir().unwrap();
         let backend = objects::create_local(dir.path()).unwrap();

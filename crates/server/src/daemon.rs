@@ -133,7 +133,7 @@ impl Takeover {
     /// Takes the home. Without its `lock` there is a server to follow.
     ///
     /// # Errors
-    /// Those of what is taken; a server to follow goes on then.
+    /// Any error from what is taken; a server to follow goes on then.
     async fn take(
         home: &Home,
         config: &Config,
@@ -478,7 +478,7 @@ impl Daemon {
 /// The lease of the server on its disks: gone on with where it follows another one.
 ///
 /// # Errors
-/// Those of [`KeptLease::start`].
+/// Any error from [`KeptLease::start`].
 async fn lease(engine: &Arc<Engine>, config: &Config, follows: bool) -> Result<KeptLease> {
     let time = Duration::from_secs(config.serve.lease_seconds);
     Ok(match follows {

@@ -73,7 +73,7 @@ impl Session for ForwardSession {
 /// or until the file has `limit` bytes. Also says how the recording ended.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file, and of
+/// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; any error from the file, and of
 /// listening.
 pub async fn record(
     to: &Uri,

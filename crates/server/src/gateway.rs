@@ -79,7 +79,7 @@ impl GatewayPort {
     /// The gateway to the store of a home.
     ///
     /// # Errors
-    /// [`Internal`](block::ErrorKind::Internal) when there are no certificates; those of the home's files.
+    /// [`Internal`](block::ErrorKind::Internal) when there are no certificates; any error from the home's files.
     pub(crate) fn gateway(
         &self,
         home: &Home,

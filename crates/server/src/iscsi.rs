@@ -49,7 +49,7 @@ impl IscsiPlan {
     ///
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach where no secret is
-    /// asked for; those of the file of secrets.
+    /// asked for; any error from the file of secrets.
     pub(crate) async fn new(
         home: &Path,
         config: &Config,
@@ -80,7 +80,7 @@ impl IscsiPlan {
     /// Opens the listeners. Initiators that connect wait until [`BoundIscsi::serve`].
     ///
     /// # Errors
-    /// Those of binding.
+    /// Any error from binding.
     pub(crate) async fn bind(self) -> Result<BoundIscsi> {
         let listeners = bind(&self.places).await?;
         Ok(BoundIscsi { plan: self, listeners })
@@ -126,7 +126,7 @@ impl Front {
     /// Opens the listeners again after [`stop`](Self::stop), and serves them.
     ///
     /// # Errors
-    /// Those of binding.
+    /// Any error from binding.
     pub(crate) async fn start(&mut self) -> Result<()> {
         let listeners = bind(&self.places).await?;
         self.serve(listeners);

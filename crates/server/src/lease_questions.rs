@@ -25,7 +25,7 @@ struct RunningQuestion {
 struct Questions {
     tasks: JoinSet<Result<()>>,
     running: HashMap<Id, RunningQuestion>,
-    /// Those of this round that are still to be asked.
+    /// Disks of this round that are still to be asked.
     due: VecDeque<String>,
     /// The log says that this round takes long.
     told: bool,

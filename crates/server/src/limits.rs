@@ -36,7 +36,7 @@ pub(crate) fn limits(config: &Config) -> nbd::ServerLimits {
     }
 }
 
-/// Those of vhost-user beside these of NBD.
+/// The limits of vhost-user that match these of NBD.
 pub(crate) fn of_virtqueues(limits: &nbd::ServerLimits) -> vhost_user::FrontEndLimits {
     vhost_user::FrontEndLimits {
         connections: limits.connections.min(vhost_user::FrontEndLimits::default().connections),

@@ -61,7 +61,7 @@ impl Recording {
     /// Begins a new file. At `limit` bytes it goes on in the next one, or ends.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file.
+    /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; any error from the file.
     pub(crate) fn start(mut place: RecordingTarget, limit: u64, notes: &str) -> Result<Self> {
         let (out, path) = place.first()?;
         let recorder = Recorder::new(engine::world::system().clock.now() * 1_000_000_000);
@@ -82,7 +82,7 @@ impl Recording {
     /// its home, else none.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; any error from the file.
     pub(crate) fn wanted(
         file: Option<&Path>,
         config: &Config,

@@ -22,7 +22,7 @@ impl RecordingTarget {
     /// The first file and its path.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file.
+    /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; any error from the file.
     pub(super) fn first(&mut self) -> Result<(RecordingFile, PathBuf)> {
         match self {
             Self::File(path) => Ok((create(path)?, path.clone())),
@@ -33,7 +33,7 @@ impl RecordingTarget {
     /// The file behind one that is full.
     ///
     /// # Errors
-    /// [`NoSpace`](block::ErrorKind::NoSpace) when there is to be only one; as [`first`](Self::first).
+    /// [`NoSpace`](block::ErrorKind::NoSpace) when there is to be only one; any error from [`first`](Self::first).
     pub(super) fn next(&mut self) -> Result<(RecordingFile, PathBuf)> {
         match self {
             Self::File(path) => Err(Error::no_space(format!(

@@ -52,7 +52,7 @@ struct ProcessorTimes {
 }
 
 impl ProcessorTimes {
-    /// Those of the processors that are `mine`, in a `/proc/stat`; `None` when it is none.
+    /// The times of the processors that are `mine`, from a `/proc/stat`; `None` when it is none.
     fn parse(stat: &str, mine: impl Fn(usize) -> bool) -> Option<Self> {
         let mut sum = Self { processors: 0, idle: 0, stolen: 0, all: 0, held_up: 0 };
         for line in stat.lines() {

@@ -79,7 +79,7 @@ impl Throttles {
     /// first rule for an export counts. `None` without rules.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when a rule or a profile makes no sense; those of a
+    /// [`Invalid`](block::ErrorKind::Invalid) when a rule or a profile makes no sense; any error from a
     /// profile's file.
     pub(crate) fn new(
         rules: &[ThrottleRule],

@@ -63,7 +63,7 @@ impl ServeUntil {
 /// Serves a home for one client or one command.
 ///
 /// # Errors
-/// When the home cannot be opened; as [`ServeUntil::serve`]; when a disk could not be closed properly.
+/// When the home cannot be opened; any error from [`ServeUntil::serve`]; when a disk could not be closed properly.
 pub async fn serve_home(
     home: &Home,
     config: &Config,
@@ -100,7 +100,7 @@ pub async fn serve_home(
 /// Serves the file at `path`: until it ends by itself if `until` is given, else until a signal.
 ///
 /// # Errors
-/// Those of the file, of listening, and of flushing it at the end.
+/// Any error from the file, of listening, and of flushing it at the end.
 pub async fn serve_file(
     path: &Path,
     opening: formats::OpenOptions,

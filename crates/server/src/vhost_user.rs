@@ -36,7 +36,7 @@ pub(crate) struct Front {
 
 impl Front {
     /// Opens a socket in `dir`, which is made if need be, for each of the `disks` in `home`, and serves them.
-    /// It takes of the `processors` in order to look for requests.
+    /// It takes of the `processors` to look for requests.
     ///
     /// # Errors
     /// When the directory cannot be made; [`Conflict`](block::ErrorKind::Conflict) when it is a file.
@@ -64,7 +64,7 @@ impl Front {
     /// Opens the sockets again after [`stop`](Self::stop), and serves them.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// When the directory cannot be made; [`Conflict`](block::ErrorKind::Conflict) when it is a file.
     pub(crate) async fn serve(&mut self) -> Result<()> {
         make_directory(&self.dir)?;
         self.stop = Switch::new();

@@ -146,7 +146,7 @@ impl Budget {
     /// and then what the miniature caches take.
     ///
     /// # Errors
-    /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) for sizes that cannot be simulated,
+    /// Any error from the trace; [`Invalid`](block::ErrorKind::Invalid) for sizes that cannot be simulated,
     /// and when nothing is read.
     pub fn spend(&self, source: &mut dyn Source) -> Result<Spending> {
         let largest = self.blocks.iter().copied().max().unwrap_or(0);

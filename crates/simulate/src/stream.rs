@@ -34,7 +34,7 @@ pub struct ReferenceStream {
     pub requests: u64,
     /// References of the clients, before their caches and before sampling.
     pub before: u64,
-    /// Those of them that read, and how many of these the clients' own caches answered.
+    /// The ones that read, and how many of these the clients' own caches answered.
     pub client_reads: u64,
     /// See `client_reads`.
     pub client_hits: u64,
@@ -49,7 +49,7 @@ impl ReferenceStream {
     /// bytes at most per distinct block.
     ///
     /// # Errors
-    /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) for options out of range and for
+    /// Any error from the trace; [`Invalid`](block::ErrorKind::Invalid) for options out of range and for
     /// a trace with more than 2^31 blocks or 2^19 pairs of a client and a disk, or with clients whose
     /// caches take too much memory.
     pub fn read(source: &mut dyn Source, options: &ReferenceOptions) -> Result<Self> {

@@ -39,7 +39,7 @@ impl Global {
     /// The home that the command line means.
     ///
     /// # Errors
-    /// As [`Home::with_key_file`].
+    /// Any error from [`Home::with_key_file`].
     pub(crate) fn home(&self) -> Result<Home> {
         Home::with_key_file(self.home.as_deref(), self.key_file.as_deref())
     }

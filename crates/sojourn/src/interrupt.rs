@@ -23,7 +23,7 @@ pub(crate) fn remember(store: &Store) {
 /// then: 130 or 143.
 ///
 /// # Errors
-/// Those of the command.
+/// Any error from the command.
 pub(crate) async fn unless_interrupted(work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
     let hear = |kind| signal(kind).map_err(|e| Error::io("cannot hear signals", e));
     let (mut interrupt, mut end) = (hear(SignalKind::interrupt())?, hear(SignalKind::terminate())?);

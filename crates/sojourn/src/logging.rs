@@ -32,7 +32,7 @@ pub(crate) fn start(level: &str, format: LogFormat) -> Result<()> {
 /// Changes the level.
 ///
 /// # Errors
-/// As [`start`].
+/// [`Invalid`](block::ErrorKind::Invalid) when `level` is not a level or a filter.
 pub(crate) fn change(level: &str) -> Result<()> {
     let filter = log::filter(level)?;
     match FILTER.get() {

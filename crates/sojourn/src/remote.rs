@@ -20,7 +20,7 @@ const USER: [&str; 2] = [".pki/libnbd", ".config/pki/libnbd"];
 /// Connects to an export.
 ///
 /// # Errors
-/// As [`Remote::connect`], and as [`options`].
+/// Any error from [`Remote::connect`], and any error from [`options`].
 pub(crate) async fn connect(uri: &Uri) -> Result<Remote> {
     Remote::connect(uri, options(uri)?).await
 }
@@ -45,7 +45,7 @@ pub(crate) fn options(uri: &Uri) -> Result<ClientOptions> {
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when nobody says where the certificates of an `https` URL are, and
-/// for a file that holds no token; those of the files.
+/// for a file that holds no token; any error from the files.
 pub(crate) fn server(url: &ServerUrl, token_file: Option<&Path>) -> Result<RemoteServer> {
     let tls = match url.https {
         false => None,

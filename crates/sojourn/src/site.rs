@@ -19,7 +19,7 @@ impl Site {
     /// Has a verb on disks carried out.
     ///
     /// # Errors
-    /// Those of the verb; of a server, also when it cannot be reached, or the token does not allow it.
+    /// Any error from the verb; of a server, also when it cannot be reached, or the token does not allow it.
     pub(crate) async fn ask(&self, request: DiskRequest) -> Result<DiskReply> {
         match self {
             Self::Home(home) => ask(request, home).await,
@@ -31,7 +31,7 @@ impl Site {
 /// Has a verb on disks carried out on a home: by the server when one runs there, else right here.
 ///
 /// # Errors
-/// Those of the verb.
+/// Any error from the verb.
 pub(crate) async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
     if let Some(client) = ControlClient::connect(home).await? {
         return client.disk(&request).await;

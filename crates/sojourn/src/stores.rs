@@ -8,7 +8,7 @@ use store::Store;
 /// Opens the store of a home.
 ///
 /// # Errors
-/// As [`engine::open_store`].
+/// Any error from [`engine::open_store`].
 pub(crate) async fn open(home: &Home, config: &Config) -> Result<Store> {
     open_for(home, config, StoreUse::Command).await
 }
@@ -16,7 +16,7 @@ pub(crate) async fn open(home: &Home, config: &Config) -> Result<Store> {
 /// The same for a command that is not as others.
 ///
 /// # Errors
-/// As [`engine::open_store`].
+/// Any error from [`engine::open_store`].
 pub(crate) async fn open_for(home: &Home, config: &Config, what_for: StoreUse) -> Result<Store> {
     let (store, _) = engine::open_store_for(home, config, what_for).await?;
     interrupt::remember(&store);

@@ -45,7 +45,7 @@ impl RefBody {
 /// that would save little, since they lie in few places as it is. Nothing refers to the copy yet.
 ///
 /// # Errors
-/// Those of reading the chunks, and of an import.
+/// Any error from reading the chunks, and of an import.
 pub async fn write(session: &Session, located: &[Located]) -> Result<Option<ManifestId>> {
     match chosen(located) {
         Some(chunks) => make(session, chunks).await.map(Some),
@@ -57,7 +57,7 @@ pub async fn write(session: &Session, located: &[Located]) -> Result<Option<Mani
 /// little.
 ///
 /// # Errors
-/// Those of the version's manifest.
+/// Any error from the version's manifest.
 pub async fn choose(
     store: &Store,
     manifest: &ManifestId,
@@ -69,7 +69,7 @@ pub async fn choose(
 /// Stores the chunks that [`choose`] gave. Nothing refers to the copy yet.
 ///
 /// # Errors
-/// Those of reading the chunks, and of an import.
+/// Any error from reading the chunks, and of an import.
 pub async fn make(session: &Session, chunks: Vec<ChunkRef>) -> Result<ManifestId> {
     import::anew(session, chunks).await.map(|copy| copy.manifest)
 }
@@ -111,7 +111,8 @@ pub async fn name(
 /// got another copy meanwhile.
 ///
 /// # Errors
-/// As [`name`].
+/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead;
+/// [`Conflict`](ErrorKind::Conflict) when the ref changes all the time; else the backend's.
 pub(crate) async fn unname(session: &Session, version: &str, copy: ManifestId) -> Result<bool> {
     let still = |body: &RefBody| Ok(body.boot_copy()? == Some(copy));
     label(session, version, still, None).await
@@ -172,7 +173,7 @@ fn beginning(located: &[Located], most: u64) -> Vec<ChunkRef> {
 /// The chunks of a copy, where it has them, in the order of the list.
 ///
 /// # Errors
-/// [`Corrupt`](block::ErrorKind::Corrupt) when the manifest is too long to be a copy's; those of its
+/// [`Corrupt`](block::ErrorKind::Corrupt) when the manifest is too long to be a copy's; any error from its
 /// segment.
 pub async fn chunks(copy: &Manifest) -> Result<Vec<ChunkRef>> {
     if copy.size() > MOST {

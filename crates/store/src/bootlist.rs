@@ -139,7 +139,7 @@ pub struct Map(#[expect(dead_code, reason = "held, and found by manifests")] Vec
 /// side by side with the list, as a store may take its time for each.
 ///
 /// # Errors
-/// Those of the image's segments.
+/// Any error from the image's segments.
 pub async fn map(manifest: &Manifest) -> Result<Map> {
     let indices = 0..manifest.segments().min(MAPPED);
     let segments = stream::iter(indices).map(|index| manifest.segment(index)).buffered(SEGMENTS);
@@ -151,7 +151,7 @@ pub async fn map(manifest: &Manifest) -> Result<Map> {
 /// image, a few segments at a time, and keeps those that have chunks of the list: a boot needs them.
 ///
 /// # Errors
-/// Those of the image's segments.
+/// Any error from the image's segments.
 pub async fn locate(manifest: &Manifest, list: &[ChunkId]) -> Result<Vec<Located>> {
     let order: HashMap<ChunkId, usize> = list.iter().enumerate().map(|(i, id)| (*id, i)).collect();
     let order = &order;
@@ -185,7 +185,7 @@ pub async fn locate(manifest: &Manifest, list: &[ChunkId]) -> Result<Vec<Located
 /// The chunks that ranges of an image show, in the order of the ranges, each once; holes have none.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) for a range beyond the image; those of its segments.
+/// [`Invalid`](block::ErrorKind::Invalid) for a range beyond the image; any error from its segments.
 pub async fn of_ranges(manifest: &Manifest, ranges: &[Span]) -> Result<Vec<ChunkId>> {
     let mut seen = HashSet::new();
     let mut list = Vec::new();

@@ -30,7 +30,7 @@ pub struct CoalescedRead {
 }
 
 impl Store {
-    /// Those of `chunks` that lie in the same pack as the first, to be read together. How much that
+    /// The `chunks` that lie in the same pack as the first, to be read together. How much that
     /// is, and how far apart they lie, is up to the caller.
     pub fn stretch(&self, chunks: &[ChunkRef]) -> CoalescedRead {
         let pack = chunks.first().map_or(PackId([0; 32]), |at| at.pack);

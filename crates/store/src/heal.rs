@@ -45,7 +45,7 @@ impl OtherStore {
     /// Learns which chunks it has, from the indexes of its packs, unless that is known.
     ///
     /// # Errors
-    /// Those of its backend.
+    /// Any error from its backend.
     pub async fn learn(&self) -> Result<()> {
         self.known
             .get_or_try_init(|| ChunkTable::load(self.store.backend(), self.store.settings()))

@@ -30,7 +30,7 @@ pub fn manifest_of(version: &RefRecord) -> Result<ManifestId> {
 /// All versions of all images, by name, then oldest first; and those that are damaged.
 ///
 /// # Errors
-/// Those of the backend's listing.
+/// Any error from the backend's listing.
 pub async fn list(store: &Store) -> Result<Listing> {
     let mut listing = store.refs().list(RefKind::Image).await?;
     listing.records.sort_by(|a, b| order(a).cmp(&order(b)));
@@ -41,7 +41,7 @@ pub async fn list(store: &Store) -> Result<Listing> {
 ///
 /// # Errors
 /// That of a damaged version, which might be the newest; in an encrypted store of any damaged one, as
-/// names are hidden there. Else those of the backend's listing.
+/// names are hidden there. Else any error from the backend's listing.
 pub async fn versions(store: &Store, image: &str) -> Result<Vec<RefRecord>> {
     let is_ours = |name: &str| image_of(name) == image;
     let listing = store.refs().list_some(RefKind::Image, is_ours).await?;
@@ -56,7 +56,7 @@ pub async fn versions(store: &Store, image: &str) -> Result<Vec<RefRecord>> {
 /// The version that `name` means: the tagged one, or the newest.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound) when there is none; as [`versions`].
+/// [`NotFound`](ErrorKind::NotFound) when there is none; any error from [`versions`].
 pub async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
     let found = match &name.tag {
         Some(_) => store.refs().get(RefKind::Image, &name.to_string()).await?,
@@ -71,7 +71,7 @@ pub async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
 /// version's number counts, where its name can be seen.
 ///
 /// # Errors
-/// Those of the backend's listing.
+/// Any error from the backend's listing.
 pub async fn next_tag(store: &Store, image: &str) -> Result<String> {
     let is_ours = |name: &str| image_of(name) == image;
     let Listing { records, damaged } = store.refs().list_some(RefKind::Image, is_ours).await?;
@@ -84,7 +84,7 @@ pub async fn next_tag(store: &Store, image: &str) -> Result<String> {
 /// Fails early when a version of this name exists already.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) then; else those of [`Refs::get`](crate::Refs::get).
+/// [`Conflict`](ErrorKind::Conflict) then; else any error from [`Refs::get`](crate::Refs::get).
 pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
     let Some(tag) = &name.tag else { return Ok(()) };
     match store.refs().get(RefKind::Image, &name.to_string()).await? {

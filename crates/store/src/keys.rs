@@ -69,7 +69,7 @@ impl KeySlots {
     /// who has a copy of the old document and the old secret still has the master key.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such slot; and as [`add`](Self::add).
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such slot; and any error from [`add`](Self::add).
     pub async fn rotate(&self, new: &NewKey<'_>) -> Result<KeySlot> {
         let mut document = self.newest().await?;
         let index = position(&document, new.name)?;
@@ -82,7 +82,7 @@ impl KeySlots {
     /// Removes a slot.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for the last one; and as [`rotate`](Self::rotate).
+    /// [`Invalid`](block::ErrorKind::Invalid) for the last one; and any error from [`rotate`](Self::rotate).
     pub async fn remove(&self, name: &str) -> Result<()> {
         let mut document = self.newest().await?;
         let index = position(&document, name)?;

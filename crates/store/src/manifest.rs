@@ -83,7 +83,7 @@ impl Manifest {
     /// to be loaded. Never allocates.
     ///
     /// # Errors
-    /// Those of `each`; [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the
+    /// Any error from `each`; [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the
     /// image.
     pub fn try_pieces(
         &self,
@@ -132,7 +132,9 @@ impl Manifest {
     /// kept.
     ///
     /// # Errors
-    /// As [`pieces`](Self::pieces).
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged segment,
+    /// [`NotFound`](block::ErrorKind::NotFound) for a missing one; else the backend's;
+    /// [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the image.
     pub async fn chunks(&self) -> Result<Vec<ChunkRef>> {
         let mut seen = HashSet::new();
         let mut chunks = Vec::new();

@@ -75,7 +75,7 @@ impl OfferedPack {
     /// Writes it, unless it is there already.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Any error from the backend.
     pub async fn write(self, store: &Store) -> Result<()> {
         pack::put(store.backend(), &self.id, self.bytes, self.tail).await
     }
@@ -132,7 +132,7 @@ pub fn check_pin(settings: &Settings, key: &str, bytes: Bytes) -> Result<PinCont
 /// already as it ought to be.
 ///
 /// # Errors
-/// Those of the backend.
+/// Any error from the backend.
 pub async fn write_content(store: &Store, key: &str, bytes: Bytes) -> Result<()> {
     let compare = bytes.len();
     objects::put_content(store.backend(), key, bytes, compare).await
@@ -167,7 +167,7 @@ impl Store {
     /// Checks that the last segment of an outline ends where the image does; the others are full.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) when it does not; those of reading it.
+    /// [`Corrupt`](ErrorKind::Corrupt) when it does not; any error from reading it.
     pub async fn check_end(&self, outline: &ManifestOutline) -> Result<()> {
         check_size(outline.size)?;
         let Some(Some(last)) = outline.segments.last() else { return Ok(()) };
@@ -231,7 +231,7 @@ pub async fn announce_for(
 /// Whether a server's id belongs to `owner`. One that was never announced does from now on.
 ///
 /// # Errors
-/// Those of the backend.
+/// Any error from the backend.
 pub async fn claim_server(store: &Store, owner: &str, server: &ServerId) -> Result<bool> {
     match store.servers().seen(server).await {
         Ok(Some(seen)) => Ok(seen.host.starts_with(&format!("{owner} ("))),

@@ -77,7 +77,7 @@ impl Servers<'_> {
     /// with zero that it is not any more.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Any error from the backend.
     pub async fn announce(&self, server: ServerId, host: &str, lease: Duration) -> Result<()> {
         let announcement = Announcement {
             server,
@@ -94,7 +94,7 @@ impl Servers<'_> {
     /// What is known of a server; `None` when it was never at work, or its object is damaged.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Any error from the backend.
     pub async fn seen(&self, server: &ServerId) -> Result<Option<ListedServer>> {
         let (backend, kind) = (self.store.backend(), ObjectKind::Server);
         let key = kind.key(server);

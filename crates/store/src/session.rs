@@ -250,7 +250,7 @@ impl Session {
     /// session ends, also when the name is removed.
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; those of the refs.
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; any error from the refs.
     pub async fn hold(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         let refs = self.store().refs();
         for _ in 0..ATTEMPTS {

@@ -196,7 +196,7 @@ impl Settings {
     /// Checks that `bytes` are the settings object of the store that has these settings.
     ///
     /// # Errors
-    /// Those of [`decode`](Self::decode); [`Corrupt`](block::ErrorKind::Corrupt) when it is another store's.
+    /// Any error from [`decode`](Self::decode); [`Corrupt`](block::ErrorKind::Corrupt) when it is another store's.
     pub(crate) fn check_stored(&self, bytes: &[u8]) -> Result<()> {
         let ours = match Self::decode(bytes)? {
             Found::Open(settings) => *settings == *self,

@@ -89,7 +89,7 @@ struct PackTotals {
 /// Counts everything.
 ///
 /// # Errors
-/// Those of the backend; what is damaged is in the result.
+/// Any error from the backend; what is damaged is in the result.
 pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<StoreStats> {
     let mut stats = StoreStats::default();
     let census = census::take(store).await?;

@@ -16,7 +16,7 @@ const CONCURRENCY: usize = 4;
 /// the whole image, holes included.
 ///
 /// # Errors
-/// Those of `each`; that of a chunk that cannot be had, with its offset in the image.
+/// Any error from `each`; that of a chunk that cannot be had, with its offset in the image.
 pub async fn read(
     store: &Store,
     manifest: &Manifest,

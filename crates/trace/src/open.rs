@@ -46,7 +46,7 @@ impl Default for OpenTraceOptions {
 /// Opens a trace: format guessed or given; gzip, xz and zstd are taken off.
 ///
 /// # Errors
-/// Those of the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
+/// Any error from the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
 /// what was tried.
 pub fn open(path: &Path, options: &OpenTraceOptions) -> Result<Box<dyn Source + Send>> {
     let input = input::open(path)?;
@@ -75,7 +75,8 @@ pub fn open(path: &Path, options: &OpenTraceOptions) -> Result<Box<dyn Source + 
 /// messages.
 ///
 /// # Errors
-/// As [`open`].
+/// Any error from the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
+/// what was tried.
 pub fn read(
     input: Box<dyn Read + Send>,
     name: &str,
@@ -93,7 +94,8 @@ pub fn read(
 /// Which format a file is in.
 ///
 /// # Errors
-/// As [`open`].
+/// Any error from the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
+/// what was tried.
 pub fn guess(path: &Path, options: &OpenTraceOptions) -> Result<Format> {
     let input = input::open(path)?;
     match options.format {

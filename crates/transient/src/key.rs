@@ -59,7 +59,7 @@ impl DiskKey {
     /// Makes a key from what `random` fills in, such as the system's generator.
     ///
     /// # Errors
-    /// Those of `random`; [`Denied`](block::ErrorKind::Denied) and others when memory cannot be
+    /// Any error from `random`; [`Denied`](block::ErrorKind::Denied) and others when memory cannot be
     /// locked; [`Internal`](block::ErrorKind::Internal) when the bytes are not random at all.
     pub fn generate(random: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut bytes = Locked::new(|| Bytes([0; KEY]))?;

@@ -109,7 +109,7 @@ impl Live {
     /// about once a second.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub fn keep_floor(&self) -> Result<GivenBack> {
         let mut given = GivenBack::default();
         let mut short = self.short(0)?;

@@ -21,7 +21,7 @@ impl Plan {
     /// no page holds lent and kept bytes.
     ///
     /// # Errors
-    /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them; those of opening the
+    /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them; any error from opening the
     /// disks another time.
     pub fn new(loans: Vec<Loan>) -> Result<Self> {
         let mut disks: Vec<Arc<HostDisk>> = Vec::new();
@@ -88,7 +88,7 @@ impl Plan {
     /// The disks, opened for writing.
     ///
     /// # Errors
-    /// Those of [`Member::open`].
+    /// Any error from [`Member::open`].
     pub fn members(&self) -> Result<Vec<Arc<Member>>> {
         let open = |disk: &Arc<HostDisk>| {
             Member::open(Arc::clone(disk), Arc::clone(&self.watch)).map(Arc::new)
@@ -101,7 +101,7 @@ impl Plan {
     /// its members, which hold the owner's disks.
     ///
     /// # Errors
-    /// Those of [`Watch::look`], [`Member::open`] and [`Stitched::new`].
+    /// Any error from [`Watch::look`], [`Member::open`] and [`Stitched::new`].
     pub fn stitch(&self, size: u64, key: &DiskKey) -> Result<(Stitched, Vec<Arc<Member>>)> {
         let members = self.members()?;
         let sizes: Vec<u64> = members.iter().map(|member| member.size()).collect();

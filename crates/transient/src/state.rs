@@ -33,7 +33,7 @@ pub struct State {
     size: u64,
     /// Blocks that are on the borrowed disk.
     here: Bits,
-    /// Those of them that the base does not have like that.
+    /// The ones that the base does not have like that.
     changed: Bits,
     keep: Keep,
     regions: [RwLock<()>; LOCKS],
@@ -63,7 +63,8 @@ impl State {
     /// however often it is wanted: for bases that are fast or cached themselves.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// [`NoSpace`](block::ErrorKind::NoSpace) when it is not;
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a base with sectors larger than a block.
     pub fn shadow(base: Arc<dyn Device>, place: Arc<dyn Device>) -> Result<Self> {
         Self::keeping(Keep::Written, base, place)
     }
@@ -138,7 +139,7 @@ impl State {
     /// sum the size of the base. May run while the disk is in use.
     ///
     /// # Errors
-    /// Those of the base and of the borrowed disk.
+    /// Any error from the base and of the borrowed disk.
     pub async fn fetch_all(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let mut at = 0;
         while at < self.size {
@@ -175,7 +176,7 @@ impl State {
     /// the bytes written. May run while the disk is in use.
     ///
     /// # Errors
-    /// Those of the base. What was not written back is still known as changed.
+    /// Any error from the base. What was not written back is still known as changed.
     pub async fn write_back(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<u64> {
         let mut written = Vec::new();
         let result = self.write_changed(&mut written, progress).await;

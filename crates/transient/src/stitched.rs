@@ -53,7 +53,7 @@ impl Stitched {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, or one that the layout does not hold;
-    /// those of locking memory.
+    /// any error from locking memory.
     pub fn new(
         members: Vec<Arc<dyn Device>>,
         layout: Layout,

@@ -51,7 +51,7 @@ impl Watch {
     /// A watch over what makes these loans. Nobody has looked yet.
     ///
     /// # Errors
-    /// Those of opening the disks another time.
+    /// Any error from opening the disks another time.
     pub fn new(loans: &[Loan]) -> Result<Arc<Self>> {
         let lender = |loan: &Loan| {
             let path = loan.disk.path().to_owned();
@@ -119,7 +119,8 @@ impl Watch {
     /// [Looks](Self::look) where that may wait.
     ///
     /// # Errors
-    /// As [`look`](Self::look).
+    /// [`Conflict`](block::ErrorKind::Conflict) when a file system is not as it was when its free
+    /// blocks were found; from then on always.
     pub(crate) async fn pass(self: &Arc<Self>) -> Result<()> {
         if self.is_fresh() {
             return Ok(());

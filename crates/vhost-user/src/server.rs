@@ -60,7 +60,7 @@ struct Inner {
 }
 
 impl VhostUserServer {
-    /// A server of `exports`, which takes of these processors in order to look for requests.
+    /// A server of `exports`, which takes of these processors to look for requests.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
         let counts = Arc::default();
         Self { inner: Arc::new(Inner { exports, limits, processors, counts }) }

@@ -48,7 +48,7 @@ impl Accelerator {
     /// Uses the directory `scratch`.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is no QEMU; those of the file system.
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no QEMU; any error from the file system.
     pub async fn working(qemu: &Path, scratch: &Path) -> Result<Vec<Self>> {
         let usable = rustix::fs::access(
             "/dev/kvm",

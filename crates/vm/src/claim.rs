@@ -64,7 +64,7 @@ impl RunClaim {
     /// The claim on a machine.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) when its ref is damaged; those of the store.
+    /// [`Corrupt`](ErrorKind::Corrupt) when its ref is damaged; any error from the store.
     pub async fn find(store: &Store, machine: &str) -> Result<Option<Self>> {
         let found = store.refs().get(RefKind::Machine, machine).await?;
         found.map(|found| Self::read(&found)).transpose()
@@ -94,7 +94,7 @@ impl RunClaim {
     /// All claims that can be read, by machine.
     ///
     /// # Errors
-    /// Those of the store's listing.
+    /// Any error from the store's listing.
     pub async fn list(store: &Store) -> Result<Vec<Self>> {
         let listing = store.refs().list(RefKind::Machine).await?;
         Ok(listing.records.iter().filter_map(|found| Self::read(found).ok()).collect())
@@ -103,7 +103,7 @@ impl RunClaim {
     /// What the store knows of a machine, for the home of `own`.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) when the ref of the claim is damaged; those of the store.
+    /// [`Corrupt`](ErrorKind::Corrupt) when the ref of the claim is damaged; any error from the store.
     pub async fn state(store: &Store, machine: &str, own: ServerId) -> Result<ClaimState> {
         match Self::find(store, machine).await? {
             Some(claim) => claim.judge(store, own).await,
@@ -114,7 +114,7 @@ impl RunClaim {
     /// Whether the server of a claim is at work, for the home of `own`.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn judge(self, store: &Store, own: ServerId) -> Result<ClaimState> {
         if self.server == own {
             return Ok(ClaimState::Own(self));
@@ -135,7 +135,7 @@ impl RunClaim {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when the parcel is gone, [`Conflict`](ErrorKind::Conflict) when another
-    /// home claims it at this moment, or another machine has its name; those of the session.
+    /// home claims it at this moment, or another machine has its name; any error from the session.
     pub async fn make(
         session: &Session,
         spec: &MachineSpec,
@@ -180,7 +180,7 @@ impl RunClaim {
     /// run the machine, and no parcel is made without looking again.
     ///
     /// # Errors
-    /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; those of the store.
+    /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; any error from the store.
     pub async fn of_suspension(
         store: &Store,
         spec: &MachineSpec,
@@ -211,7 +211,7 @@ impl RunClaim {
     /// Moves the claim on to a parcel that was just made in `session`.
     ///
     /// # Errors
-    /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; those of the store.
+    /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; any error from the store.
     pub async fn advance(
         &self,
         session: &Session,
@@ -243,7 +243,7 @@ impl RunClaim {
     ///
     /// # Errors
     /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; [`NotFound`](ErrorKind::NotFound)
-    /// when the claim was removed and no parcel leads to that memory any more; those of the session.
+    /// when the claim was removed and no parcel leads to that memory any more; any error from the session.
     pub(crate) async fn hold_or_renew(
         &self,
         session: &Session,
@@ -269,7 +269,7 @@ impl RunClaim {
     /// Gives the claim up. One that somebody replaced stays.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) when the store does not answer within seconds; those of the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the store does not answer within seconds; any error from the store.
     pub async fn end(&self, store: &Store) -> Result<()> {
         let ended = timeout(ASKS, self.end_now(store)).await;
         ended.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer")))

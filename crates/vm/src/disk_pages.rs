@@ -33,10 +33,10 @@ const ALIKE: usize = 16;
 /// Whoever knows which chunks can be read without a network.
 #[async_trait]
 pub trait NearbyChunks: Send + Sync {
-    /// Those of the chunks that can be.
+    /// The chunks that can be read without a network.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     async fn at_hand(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkRef>>;
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct DiskParts {
 /// are: what is zero has not to be stored. Reads no more of the disk than `most` bytes.
 ///
 /// # Errors
-/// Those of the view, the store and the file system.
+/// Any error from the view, the store and the file system.
 pub(crate) async fn find(
     view: &dyn Device,
     spans: &[Span],
@@ -178,7 +178,7 @@ async fn chunks_of(manifest: &Manifest) -> Result<Vec<ChunkRef>> {
 struct PageHashes(Vec<(u64, u64)>);
 
 impl PageHashes {
-    /// Those of `spans` that are not zero.
+    /// The hashes of the pages in `spans` that are not zero.
     async fn of(view: &dyn Device, spans: &[Span]) -> Result<Self> {
         let mut all = Vec::new();
         for span in spans.iter().flat_map(|span| span.pieces(EXTENT)) {

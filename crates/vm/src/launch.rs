@@ -42,7 +42,7 @@ pub struct Launched {
 /// Starts QEMU. What it says is appended to `log`.
 ///
 /// # Errors
-/// [`NotFound`](block::ErrorKind::NotFound) when there is no such program; else those of the system.
+/// [`NotFound`](block::ErrorKind::NotFound) when there is no such program; else any error from the system.
 #[allow(clippy::disallowed_methods)] // a thread, which has to last as long as QEMU does
 pub fn qemu(program: &Path, arguments: &[OsString], log: &Path) -> Result<Launched> {
     let file = OpenOptions::new()

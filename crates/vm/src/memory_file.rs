@@ -15,7 +15,7 @@ const STEP: u64 = 16 * EXTENT;
 /// guest.
 ///
 /// # Errors
-/// Those of the store and the file system.
+/// Any error from the store and the file system.
 pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
     let failed = |e| Error::io(path.display(), e);
     let file = OpenOptions::new()
@@ -48,7 +48,7 @@ pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
 /// Takes over what the guest changed in the file. The guest is stopped.
 ///
 /// # Errors
-/// Those of the store and the file system.
+/// Any error from the store and the file system.
 pub(crate) async fn collect(ram: &GuestRam, path: &Path) -> Result<()> {
     let file = Arc::new(File::open(path).map_err(|e| Error::io(path.display(), e))?);
     for span in Span::whole(ram.size()).pieces(STEP) {

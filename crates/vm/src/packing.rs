@@ -48,7 +48,7 @@ impl RunningMachine {
     /// Makes a parcel of the machine as it is now, and lets it run on.
     ///
     /// # Errors
-    /// Those of the disk's server, the store and QEMU; the machine runs on then, too.
+    /// Any error from the disk's server, the store and QEMU; the machine runs on then, too.
     pub async fn checkpoint(
         &self,
         disk: &dyn MachineDisk,
@@ -60,7 +60,7 @@ impl RunningMachine {
     /// Makes a parcel of the machine, which stands still from then on; [`end`](Self::end) it.
     ///
     /// # Errors
-    /// Those of the disk's server, the store and QEMU; the machine runs on then.
+    /// Any error from the disk's server, the store and QEMU; the machine runs on then.
     pub async fn freeze_and_store(
         &self,
         disk: &dyn MachineDisk,
@@ -74,7 +74,7 @@ impl RunningMachine {
     ///
     /// # Errors
     /// [`Denied`](ErrorKind::Denied) and [`Conflict`](ErrorKind::Conflict) when the disk cannot be marked, as an
-    /// ephemeral one; [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; those of QEMU and
+    /// ephemeral one; [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; any error from QEMU and
     /// the file system. The machine runs on then.
     pub async fn suspend_here(&self, disk: &dyn MachineDisk) -> Result<KeptReport> {
         let began = Instant::now();

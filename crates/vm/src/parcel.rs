@@ -75,7 +75,7 @@ impl Parcel {
     /// Makes a parcel.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when there is one of this number; those of the session.
+    /// [`Conflict`](ErrorKind::Conflict) when there is one of this number; any error from the session.
     pub async fn publish(
         session: &Session,
         spec: &MachineSpec,
@@ -91,7 +91,7 @@ impl Parcel {
     /// Has a session keep what the parcel leads to.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when it was removed; those of the session.
+    /// [`NotFound`](ErrorKind::NotFound) when it was removed; any error from the session.
     pub async fn hold(&self, session: &Session) -> Result<()> {
         match session.hold(RefKind::Parcel, &self.name()).await? {
             Some(_) => Ok(()),
@@ -104,7 +104,7 @@ impl Parcel {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when this one was removed meanwhile,
-    /// [`Conflict`](ErrorKind::Conflict) when the other machine has a parcel; those of the session.
+    /// [`Conflict`](ErrorKind::Conflict) when the other machine has a parcel; any error from the session.
     pub async fn copy_to(
         &self,
         session: &Session,
@@ -186,7 +186,7 @@ impl Parcel {
     /// All parcels that can be read, by machine and then by number, and those that cannot.
     ///
     /// # Errors
-    /// Those of the store's listing.
+    /// Any error from the store's listing.
     pub async fn list(
         store: &Store,
         machine: Option<&str>,
@@ -210,7 +210,7 @@ impl Parcel {
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) and others while one of its parcels cannot be read: it might be the
-    /// newest; those of the store.
+    /// newest; any error from the store.
     pub async fn newest(store: &Store, machine: &str) -> Result<Option<Self>> {
         let (mut parcels, damaged) = Self::list(store, Some(machine)).await?;
         match damaged.into_iter().next() {
@@ -222,7 +222,7 @@ impl Parcel {
     /// The parcel `NAME@NUMBER`, or the newest of the machine `NAME`.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is none; those of the store.
+    /// [`NotFound`](ErrorKind::NotFound) when there is none; any error from the store.
     pub async fn find(store: &Store, name: &str) -> Result<Self> {
         if name.contains('@') {
             let found = store.refs().get(RefKind::Parcel, name).await?;
@@ -251,7 +251,7 @@ impl Parcel {
     /// Removes it from the store.
     ///
     /// # Errors
-    /// Those of the store; one that is gone already is none.
+    /// Any error from the store; one that is gone already is none.
     pub async fn remove(&self, store: &Store) -> Result<()> {
         match store.refs().remove(RefKind::Parcel, &self.name(), self.sequence).await {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),

@@ -35,7 +35,7 @@ pub trait MemorySource: Send + Sync {
     /// Reads whole pages.
     ///
     /// # Errors
-    /// Those of the file system and the store.
+    /// Any error from the file system and the store.
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()>;
 }
 
@@ -90,7 +90,7 @@ impl ExtentForm {
 /// blocks of `disk`, too, are not stored once more.
 ///
 /// # Errors
-/// Those of the source and the store.
+/// Any error from the source and the store.
 pub async fn memory(
     session: &Session,
     base: Option<&MemoryImage>,

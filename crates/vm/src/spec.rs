@@ -167,7 +167,7 @@ impl MachineSpec {
     /// Reads a description, and checks it.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none; as [`check`](Self::check).
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none; any error from [`check`](Self::check).
     pub fn decode(text: &str) -> Result<Self> {
         /// What tells a description of a newer version from a damaged one.
         #[derive(Deserialize)]

@@ -52,7 +52,7 @@ pub struct UploadReport {
 /// [`NotFound`](block::ErrorKind::NotFound) when the store does not have the disk: then it may not be mounted;
 /// [`Conflict`](block::ErrorKind::Conflict) when the disk was written since, or another machine has the name;
 /// [`Fenced`](block::ErrorKind::Fenced) when another home has the machine by now;
-/// those of the disk's server, the store and the file system.
+/// any error from the disk's server, the store and the file system.
 pub async fn upload(
     target: &UploadTarget<'_>,
     pending: &PendingSuspension,

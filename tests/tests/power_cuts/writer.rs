@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Attaches to an export. `Ok(Err)` when the server refuses, with its words.
 ///
 /// # Errors
-/// Those of a connection whose server ends.
+/// Any error from a connection whose server ends.
 pub(crate) fn attach(socket: &Path, export: &str) -> io::Result<Result<Client, String>> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -33,7 +33,7 @@ pub(crate) fn attach(socket: &Path, export: &str) -> io::Result<Result<Client, S
 /// Reads `length` bytes.
 ///
 /// # Errors
-/// Those of the connection, and of the disk.
+/// Any error from the connection, and of the disk.
 pub(crate) fn read(client: &mut Client, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     answer(client.try_request(READ, offset, length as u32, &[])?)?;
     let mut bytes = vec![0; length];

@@ -34,7 +34,7 @@ pub fn load(path: &Path) -> Result<Tokens> {
 /// Adds a token, whose text is made of these random bytes; gives that text.
 ///
 /// # Errors
-/// Those of [`load`] and [`Tokens::add`]; [`Conflict`](ErrorKind::Conflict) while another command changes the
+/// Any error from [`load`] and [`Tokens::add`]; [`Conflict`](ErrorKind::Conflict) while another command changes the
 /// file.
 pub fn add(path: &Path, token: Token, random: [u8; SECRET_BYTES]) -> Result<String> {
     change(path, |tokens| tokens.add(token, random))
@@ -43,7 +43,7 @@ pub fn add(path: &Path, token: Token, random: [u8; SECRET_BYTES]) -> Result<Stri
 /// Removes a token; gives it.
 ///
 /// # Errors
-/// Those of [`load`] and [`Tokens::revoke`]; [`Conflict`](ErrorKind::Conflict) while another command changes
+/// Any error from [`load`] and [`Tokens::revoke`]; [`Conflict`](ErrorKind::Conflict) while another command changes
 /// the file.
 pub fn revoke(path: &Path, name: &str) -> Result<Token> {
     change(path, |tokens| tokens.revoke(name))

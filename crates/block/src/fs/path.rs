@@ -140,7 +140,7 @@ impl FsPath {
     /// this name has since, if that `left` one. Waits for the disk.
     ///
     /// # Errors
-    /// Those of [`sync_directory`](Self::sync_directory).
+    /// Any error from [`sync_directory`](Self::sync_directory).
     pub fn settle(&self, left: bool) -> Result<()> {
         self.above().sync_directory()?;
         if left {

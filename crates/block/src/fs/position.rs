@@ -89,7 +89,7 @@ pub(super) fn device_position(file: &fs::File, offset: u64) -> Option<u64> {
     inside.filter(|_| is_found).and_then(|inside| extent.physical.checked_add(inside))
 }
 
-/// Whether the page cache has all of a range of a file; `false` also when the kernel does not tell, as of a file that
+/// Whether the page cache has all of a range of a file; `false` also when the kernel does not tell, as with a file that
 /// this process may not write. Nothing is read for it.
 pub(super) fn is_in_memory(file: &fs::File, offset: u64, len: usize) -> bool {
     // SAFETY: takes a number and gives one.

@@ -52,7 +52,7 @@ impl Default for DuelParameters {
 }
 
 impl DuelParameters {
-    /// Those of a duel on one `n`th of everything. What is ahead by chance grows with the square root of the
+    /// The parameters of a duel on one `n`th of everything. What is ahead by chance grows with the square root of the
     /// misses.
     pub(super) fn in_miniature(self, n: u32) -> Self {
         let lead = f64::from(self.lead) / f64::from(n.max(1)).sqrt();

@@ -252,7 +252,7 @@ impl ChunkLine {
     /// The bytes of a chunk, out of the cache or from whoever gives it soonest. `urgent`: a guest elsewhere waits.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub async fn chunk(&self, at: &ChunkRef, urgent: bool) -> Result<Bytes> {
         let urgency = if urgent { Urgency::Demand } else { Urgency::Boot };
         ChunkLoad { line: &self.0, at: *at, urgency, copy: false, want: None }.chunk().await
@@ -274,7 +274,7 @@ impl ChunkLoad<'_> {
     /// The bytes of the chunk, out of the cache or the store.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub(crate) async fn chunk(self) -> Result<Bytes> {
         let (line, loader) = (self.line, &*self.line.loader);
         let (id, cache) = (self.at.id, line.cache());

@@ -183,8 +183,8 @@ impl Notes {
     /// counts; none where there is nothing that counts.
     ///
     /// # Errors
-    /// [`Unsupported`](block::ErrorKind::Unsupported) when a newer build noted something, which may count; those of
-    /// the file system: what cannot be read now may count all the same.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when a newer build noted something, which may count; any error
+    /// from the file system: what cannot be read now may count all the same.
     pub(super) fn look(&self) -> Result<Vec<LogPosition>> {
         let Some(memory) = &self.memory else { return Ok(Vec::new()) };
         let Some(file) = open(&self.path)? else { return Ok(Vec::new()) };
@@ -218,7 +218,7 @@ impl Notes {
     /// Tells `restore` the words that were noted. Groups are below `limit`.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when one does not check; those of the file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when one does not check; any error from the file system.
     pub(super) fn read(&self, limit: u64, restore: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let Some(notes) = self.file.lock().clone() else { return Ok(()) };
         let length = notes.file.len()?.max(ENTRIES);
@@ -263,7 +263,7 @@ impl Notes {
     /// notes the same groups waits for their turn, and has the same `hand`.
     ///
     /// # Errors
-    /// Those of the file system; the next process may have either the old words or the new ones then.
+    /// Any error from the file system; the next process may have either the old words or the new ones then.
     pub(crate) fn put(&self, hand: &mut NotesHandle, first: u64, words: &[u64]) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let at = ENTRIES + first * ENTRY as u64;
@@ -361,7 +361,7 @@ impl Notes {
 /// page that could not be written and was then read back as it was before: it may be older than the log.
 ///
 /// # Errors
-/// Those of the file system; with `Ok(false)` the sync failed.
+/// Any error from the file system; with `Ok(false)` the sync failed.
 pub(crate) fn sync(map: &FsPath) -> Result<bool> {
     let Some(file) = open(&map.with_extension(SUFFIX))? else { return Ok(true) };
     let synced = file.file().sync_data();

@@ -46,7 +46,7 @@ impl Shadow {
     /// The shadow can still be used.
     ///
     /// # Errors
-    /// As [`Device::flush`].
+    /// Any error from [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
         // What is left of requests and flushes that were given up must not change the files once they
         // are open again; nor those of a shadow that failed.

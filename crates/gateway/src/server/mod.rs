@@ -79,7 +79,7 @@ impl Gateway {
     /// A gateway to `store`. What clients bring is noted in the file `uploads`.
     ///
     /// # Errors
-    /// Those of the file system, naming the file.
+    /// Any error from the file system, naming the file.
     pub fn new(
         store: Store,
         rules: Arc<ArcSwap<Rules>>,

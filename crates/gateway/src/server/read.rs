@@ -73,7 +73,7 @@ pub(crate) enum RequestedRange {
 /// Whether a client may read an object, or a part of it.
 ///
 /// # Errors
-/// Those of the store.
+/// Any error from the store.
 pub(crate) async fn may_read(
     gateway: &Gateway,
     client: &Client,
@@ -118,7 +118,7 @@ async fn readable(
 /// Answers `GET` and `HEAD` of an object.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound) for what is not there or not for this client; those of the store.
+/// [`NotFound`](ErrorKind::NotFound) for what is not there or not for this client; any error from the store.
 pub(crate) async fn object(
     gateway: &Gateway,
     client: &Client,
@@ -289,7 +289,7 @@ async fn batch_part(gateway: &Gateway, client: &Client, part: BatchPart) -> Resu
 /// Answers a listing.
 ///
 /// # Errors
-/// Those of the store.
+/// Any error from the store.
 pub(crate) async fn list(gateway: &Gateway, client: &Client, prefix: &ListPrefix) -> Result<Bytes> {
     let settings = gateway.store().settings();
     let listed = match prefix {

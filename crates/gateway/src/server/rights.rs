@@ -159,7 +159,7 @@ impl ReadRights {
     /// Whether a segment may be read; its chunks are the next that will be.
     ///
     /// # Errors
-    /// Those of reading roots.
+    /// Any error from reading roots.
     pub(crate) async fn segment(&self, store: &Store, id: &SegmentId) -> Result<bool> {
         if !self.known_segment(id) {
             let _scan = self.scan.lock().await;
@@ -180,7 +180,7 @@ impl ReadRights {
     /// Whether the bytes from `start` to `end` of a pack may be read.
     ///
     /// # Errors
-    /// Those of reading maps.
+    /// Any error from reading maps.
     pub(crate) async fn range(
         &self,
         store: &Store,
@@ -215,7 +215,7 @@ impl ReadRights {
     /// Whether all of a pack may be read.
     ///
     /// # Errors
-    /// Those of reading maps and the pack's index.
+    /// Any error from reading maps and the pack's index.
     pub(crate) async fn whole(&self, store: &Store, pack: &PackId) -> Result<bool> {
         let _scan = self.scan.lock().await;
         while self.read_next(store).await? {}
@@ -225,7 +225,7 @@ impl ReadRights {
     /// Whether a pack may be read at all.
     ///
     /// # Errors
-    /// Those of reading maps.
+    /// Any error from reading maps.
     pub(crate) async fn any_of(&self, store: &Store, pack: &PackId) -> Result<bool> {
         let known = || self.state.lock().packs.contains_key(pack);
         if known() {
@@ -265,7 +265,7 @@ impl ReadRights {
     /// may read them there.
     ///
     /// # Errors
-    /// Those of reading maps.
+    /// Any error from reading maps.
     pub(crate) async fn moved(
         &self,
         store: &Store,

@@ -59,7 +59,7 @@ impl Uploads {
     /// The log in the file `path`, which is made if need be.
     ///
     /// # Errors
-    /// Those of the file system, naming the file.
+    /// Any error from the file system, naming the file.
     pub(crate) fn open(path: &Path, now: u64) -> Result<Self> {
         let uploads = Self { path: path.to_owned(), log: Mutex::default() };
         {
@@ -133,7 +133,7 @@ impl Uploads {
     /// Notes that a client has brought an object. `client` and `key` have no spaces.
     ///
     /// # Errors
-    /// Those of the file system: then the client must be told that it has brought nothing.
+    /// Any error from the file system: then the client must be told that it has brought nothing.
     pub(crate) fn note(&self, client: &str, key: &str, now: u64) -> Result<()> {
         let mut log = self.log.lock();
         self.read(&mut log, now)?;
@@ -150,7 +150,7 @@ impl Uploads {
     /// Whether a client has brought an object lately.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(crate) fn has(&self, client: &str, key: &str, now: u64) -> Result<bool> {
         let mut log = self.log.lock();
         let lately = |log: &UploadLogFile| {

@@ -28,7 +28,7 @@ const CLOCK: &[u8] = b"clock\n";
 /// # Errors
 /// [`Denied`](ErrorKind::Denied) for what it may not write or name, [`Corrupt`](ErrorKind::Corrupt) for what
 /// is not what its key says, [`Conflict`](ErrorKind::Conflict) when another writer was
-/// first; those of the store.
+/// first; any error from the store.
 pub(crate) async fn put(
     gateway: &Gateway,
     client: &Client,
@@ -78,7 +78,7 @@ pub(crate) async fn put(
 /// Deletes a pin, the only thing that a client may: who knows its random name has made it.
 ///
 /// # Errors
-/// [`Denied`](ErrorKind::Denied) for everything else; those of the store.
+/// [`Denied`](ErrorKind::Denied) for everything else; any error from the store.
 pub(crate) async fn delete(gateway: &Gateway, client: &Client, key: &ObjectKey) -> Result<()> {
     let ObjectKey::Pin(id) = key else {
         return Err(Error::denied(format!("no client may delete {}", key.text())));

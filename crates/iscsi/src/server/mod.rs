@@ -119,7 +119,7 @@ struct Inner {
 }
 
 impl Server {
-    /// A server of `targets`, which takes of these processors in order to look for commands.
+    /// A server of `targets`, which takes of these processors to look for commands.
     pub fn new(targets: Arc<dyn Targets>, limits: InitiatorLimits, processors: Processors) -> Self {
         let (registry, counts) = (SessionRegistry::default(), Counts::default());
         let logins = Logins::new(limits.connections / 4);

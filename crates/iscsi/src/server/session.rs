@@ -97,7 +97,7 @@ pub(super) struct FullFeatureSession<'a> {
     windowed: u32,
     immediate: usize,
     collecting: HashMap<u32, Task>,
-    /// Those of them that wait for room to ask for data.
+    /// The ones that wait for room to ask for data.
     asking: VecDeque<u32>,
     asked_bytes: usize,
     next_transfer: u32,

@@ -32,7 +32,7 @@ impl MediaSource {
     /// Opens the medium at `place` for the store with these settings. Waits for the medium.
     ///
     /// # Errors
-    /// As [`Media::open`].
+    /// Any error from [`Media::open`].
     pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
         let media = Media::open(settings, place)?;
         let mut rows: Vec<_> = (media.packs.iter())

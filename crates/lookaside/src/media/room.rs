@@ -30,7 +30,7 @@ const LARGEST_BLOCK: u64 = 32 << 20;
 pub(super) struct BlockSize(u64);
 
 impl BlockSize {
-    /// Those of the file system that a directory is on.
+    /// The block size of the file system that a directory is on.
     pub(super) fn of(directory: &Path) -> Self {
         let block = rustix::fs::statvfs(directory).map_or(0, |stat| stat.f_frsize);
         // Of the unsigned kind: some are negative where the system's type is signed.
@@ -38,7 +38,7 @@ impl BlockSize {
         Self::told(kind, block)
     }
 
-    /// Those of a file system of this kind (`f_type`) that says `block`.
+    /// The block size of a file system of this kind (`f_type`) that says `block`.
     fn told(kind: u32, block: u64) -> Self {
         // One that comes over a network tells the size of a transfer. A disk under FUSE, as by ntfs-3g, has clusters.
         let is_transfer = is_network(kind) && kind != FUSE && block > USUAL_BLOCK;

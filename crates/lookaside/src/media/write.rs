@@ -84,7 +84,7 @@ pub struct MediaWriteReport {
 /// written again; what nothing on the medium needs any more is deleted before.
 ///
 /// # Errors
-/// Those of the store; [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
+/// Any error from the store; [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
 /// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read,
 /// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; the system's, naming the file. A
 /// medium that is full is none: the report says what did not fit.

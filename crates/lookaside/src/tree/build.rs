@@ -101,7 +101,7 @@ pub async fn index_tree(
 /// Indexes a disk image: `device` is what it shows, `stamp` of the file that it is in.
 ///
 /// # Errors
-/// Those of the device; [`Unsupported`](block::ErrorKind::Unsupported) above 16 TiB.
+/// Any error from the device; [`Unsupported`](block::ErrorKind::Unsupported) above 16 TiB.
 pub async fn index_image(
     settings: &Settings,
     root: &Path,

@@ -80,7 +80,7 @@ impl Waits {
     }
 }
 
-/// The processors that connections take in order to look: at most one of every two, so that there is one
+/// The processors that connections take to look: at most one of every two, so that there is one
 /// for a client, too; and of those that must be to spare ([`BusyPoll::WhileSpare`]) as many as it is said.
 /// Clones are the same ones.
 #[derive(Debug, Clone)]

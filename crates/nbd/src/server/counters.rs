@@ -152,9 +152,9 @@ pub(crate) struct ExportRecord {
 /// Times of an export's requests.
 #[derive(Debug, Default)]
 struct ExportLatencies {
-    /// Those of connections that are gone.
+    /// Latencies of connections that are gone.
     past: Latencies,
-    /// Those of connections that are there.
+    /// Meters of connections that are there.
     present: Vec<Arc<Meter>>,
 }
 

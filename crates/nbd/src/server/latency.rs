@@ -107,7 +107,7 @@ impl Latency {
 pub struct Latencies([Latency; TimedOperation::ALL.len()]);
 
 impl Latencies {
-    /// Those of one kind.
+    /// The latencies of one kind.
     pub fn of(&self, operation: TimedOperation) -> &Latency {
         &self.0[operation as usize]
     }

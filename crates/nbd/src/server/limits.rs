@@ -72,7 +72,7 @@ impl ServerLimits {
         self.total_bytes.max(self.max_request.into())
     }
 
-    /// Those of one client.
+    /// The bytes that one client may hold.
     pub(super) fn client_budget(&self) -> u64 {
         (self.total_bytes / 2).max(self.max_request.into())
     }

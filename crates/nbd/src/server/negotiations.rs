@@ -21,7 +21,7 @@ const PART: u32 = 10;
 /// The most that are looked at for a newcomer.
 const LOOKS: usize = 16;
 
-/// Those of one server, in the order in which they came.
+/// The negotiations of one server, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Negotiations {
     by_age: Mutex<(u64, BTreeMap<u64, Arc<NegotiationState>>)>,

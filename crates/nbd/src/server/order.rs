@@ -34,7 +34,7 @@ struct ThreadTurns {
     last: Cell<u64>,
     row: Cell<u32>,
     /// Where those are counted that are woken here: its slot, or [`QUEUED`] for nowhere while it has
-    /// polled nobody, as of the threads that wait for disks.
+    /// polled nobody, as with the threads that wait for disks.
     slot: Cell<usize>,
 }
 

@@ -192,7 +192,7 @@ impl Server {
     /// `attached` is called when each of them has its export again, or is closed.
     ///
     /// # Errors
-    /// As [`serve`](Self::serve).
+    /// Any error from [`serve`](Self::serve).
     pub fn serve_passed<F: FnOnce() + Send + 'static>(
         &self,
         passed: Vec<PassedConnection>,

@@ -54,7 +54,7 @@ impl Drop for SpareBuffers {
 }
 
 impl SpareBuffers {
-    /// Those of one connection of a server.
+    /// The buffers of one connection of a server.
     pub(super) fn of(of_all: &Arc<SpareOfAll>) -> Self {
         Self { buffers: Vec::new(), bytes: 0, of_all: Arc::clone(of_all) }
     }

@@ -67,7 +67,7 @@ impl BootFiles {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when it is not there any more,
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is too long, and those of the device.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is too long, and any error from the device.
     pub async fn read(&self, device: Arc<dyn Device>, which: BootFile) -> Result<Bytes> {
         let (files, runtime) = (self.clone(), Handle::current());
         block::offload(move || files.read_from(&DiskBytes::new(device, runtime), which)).await
@@ -102,7 +102,7 @@ impl BootFiles {
 /// Finds what a disk would start.
 ///
 /// # Errors
-/// [`Unsupported`](block::ErrorKind::Unsupported) with the way out when nothing is found, and those of the
+/// [`Unsupported`](block::ErrorKind::Unsupported) with the way out when nothing is found, and any error from the
 /// device.
 pub async fn find(device: Arc<dyn Device>) -> Result<BootFiles> {
     let runtime = Handle::current();

@@ -24,7 +24,7 @@ pub struct DiskPart {
 /// The parts of a disk; the whole of it when it has no table.
 ///
 /// # Errors
-/// Those of reading.
+/// Any error from reading.
 pub fn read(disk: &DiskBytes) -> Result<Vec<DiskPart>> {
     let size = disk.size();
     let whole = DiskPart { number: 0, start: 0, length: size, uuid: None };

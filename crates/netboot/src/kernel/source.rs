@@ -29,7 +29,7 @@ struct ReadState {
 }
 
 impl DiskBytes {
-    /// Those of `device`, whose reads go on on `runtime`.
+    /// The bytes of `device`, whose reads go on on `runtime`.
     pub fn new(device: Arc<dyn Device>, runtime: Handle) -> Self {
         let state = ReadState { bytes: 0, reads: 0, at: 0, piece: Vec::new() };
         Self { device, runtime, state: Arc::new(Mutex::new(state)) }
@@ -44,7 +44,7 @@ impl DiskBytes {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) beyond the end and when more is read than any honest disk
-    /// needs; those of the device.
+    /// needs; any error from the device.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= self.size());
         let Some(end) = end else {

@@ -22,13 +22,13 @@ pub trait FileTree {
     /// The names in a directory; none when it is not there.
     ///
     /// # Errors
-    /// Damage, and those of reading.
+    /// Damage, and any error from reading.
     fn names(&self, directory: &str) -> Result<Vec<String>>;
 
     /// A whole file of at most so many bytes; `None` when there is none.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is longer; damage, and those of reading.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is longer; damage, and any error from reading.
     fn file(&self, path: &str, longest: u64) -> Result<Option<Vec<u8>>>;
 
     /// Whether a file or directory is there.
@@ -38,7 +38,7 @@ pub trait FileTree {
 /// The file system of a part; `None` when it is none that is known here.
 ///
 /// # Errors
-/// Those of reading.
+/// Any error from reading.
 pub fn open(disk: &DiskBytes, part: &DiskPart) -> Result<Option<Box<dyn FileTree>>> {
     let mut magic = [0; 2];
     if part.length < 4096 {

@@ -64,7 +64,7 @@ fn affine(medians: &[(f64, f64)]) -> (f64, f64) {
 /// Calibrates flash with `count` reads of each size and depth. Only reads.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) when it is smaller than 64 MiB or `count` below 20; those of
+/// [`Invalid`](block::ErrorKind::Invalid) when it is smaller than 64 MiB or `count` below 20; any error from
 /// the probe.
 pub fn calibrate(
     probe: &mut dyn Probe,

@@ -24,13 +24,13 @@ pub trait Probe {
     /// Milliseconds of one read.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error from the device.
     fn read(&mut self, start: u64, sectors: u32) -> Result<f64>;
 
     /// Milliseconds that all of these reads took together, so many at a time.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error from the device.
     fn read_many(&mut self, starts: &[u64], sectors: u32, depth: usize) -> Result<f64>;
 
     /// Is told how much of the work is done, 0 to 1.

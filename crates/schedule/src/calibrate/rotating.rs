@@ -217,7 +217,7 @@ impl RotatingCalibration<'_> {
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when it is smaller than 64 MiB or fewer than 20 reads are to
-/// be made of each bin; those of the probe.
+/// be made of each bin; any error from the probe.
 pub fn calibrate(
     probe: &mut dyn Probe,
     name: &str,

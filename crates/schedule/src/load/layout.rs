@@ -197,7 +197,7 @@ impl Layout {
     /// first page of each piece, and its number of pages.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Any error from `out`.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let counts = [self.files(), self.per_directory];
         let lengths = [self.directories.len() as u32, self.extents.len() as u32];

@@ -29,7 +29,7 @@ pub trait Load: Debug + Send {
     /// Gives out what arrives at that moment. May be nothing.
     ///
     /// # Errors
-    /// Those of what it reads.
+    /// Any error from what it reads.
     fn arrive(&mut self, now: Nanos, requests: &mut Vec<DiskRequest>) -> Result<()>;
 
     /// A request is done.

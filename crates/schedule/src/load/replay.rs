@@ -38,7 +38,7 @@ impl Replay {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when the trace has no times and no rate was given, or
-    /// nothing in it is replayed; those of the trace.
+    /// nothing in it is replayed; any error from the trace.
     pub fn new(source: Box<dyn trace::Source>, selection: ReplaySelection) -> Result<Self> {
         let (batch, at, next, count) = (Vec::new(), 0, None, 0);
         let mut replay = Self { source, selection, batch, at, next, count };

@@ -76,7 +76,7 @@ struct SimulationRun<'a> {
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when the load asks beyond the disk's end or for more than
 /// the disk can do; [`Internal`](block::ErrorKind::Internal) when the scheduler loses or repeats a
-/// request, or when Little's law or the utilisation law does not hold; those of the load.
+/// request, or when Little's law or the utilisation law does not hold; any error from the load.
 pub fn run(setup: SimulationSetup<'_>) -> Result<SimulationOutcome> {
     if setup.requests <= setup.warm_up {
         return Err(Error::invalid(format!(

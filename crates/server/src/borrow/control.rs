@@ -140,7 +140,7 @@ pub async fn ask(home: &Home, name: &str, what: &ControlRequest) -> Result<Optio
 /// The names of all borrowed disks that have a socket, dead or alive, sorted.
 ///
 /// # Errors
-/// Those of the directory.
+/// Any error from the directory.
 pub fn names(home: &Home) -> Result<Vec<String>> {
     let path = directory(home);
     let entries = match std::fs::read_dir(&path) {

@@ -73,7 +73,7 @@ impl StateRecord {
     }
 
     /// # Errors
-    /// Those of the home.
+    /// Any error from the home.
     pub fn save(&self, home: &Home, name: &str) -> Result<()> {
         let path = Self::path(home, name);
         let bytes = serde_json::to_vec(self)
@@ -84,7 +84,7 @@ impl StateRecord {
     /// Removes what there is of one.
     ///
     /// # Errors
-    /// Those of the home.
+    /// Any error from the home.
     pub fn remove(home: &Home, name: &str) -> Result<()> {
         let path = Self::path(home, name);
         match std::fs::remove_file(&path) {
@@ -98,7 +98,7 @@ impl StateRecord {
 /// fails.
 ///
 /// # Errors
-/// Those of the kernel and of the tools.
+/// Any error from the kernel and of the tools.
 pub async fn up(
     name: &str,
     plan: Plan,
@@ -226,7 +226,7 @@ fn number(path: &Path) -> Option<u64> {
 /// The kernel does not say what was changed, so both are read.
 ///
 /// # Errors
-/// Those of either; the borrowed disk still has all of it.
+/// Any error from either; the borrowed disk still has all of it.
 pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
     let place = open(files(mapped).0).await?;
     let mut written = 0;

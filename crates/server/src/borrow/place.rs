@@ -32,7 +32,7 @@ enum RoomSource {
 /// A key from the system's randomness.
 ///
 /// # Errors
-/// Those of locking memory.
+/// Any error from locking memory.
 pub(crate) fn key() -> Result<DiskKey> {
     let entropy = engine::world::system().entropy;
     DiskKey::generate(|bytes| entropy.fill(bytes))
@@ -48,7 +48,7 @@ impl BorrowedRoom {
     /// A disk of `size` bytes on the loans of a plan.
     ///
     /// # Errors
-    /// Those of [`Plan::stitch`].
+    /// Any error from [`Plan::stitch`].
     pub fn on_disks(plan: Plan, size: u64) -> Result<Self> {
         let (disk, members) = plan.stitch(size, &key()?)?;
         let mut watch = JoinSet::new();
@@ -59,7 +59,7 @@ impl BorrowedRoom {
     /// A disk of `size` bytes in `directory`, whose file system keeps `floor` bytes free.
     ///
     /// # Errors
-    /// Those of [`Live::create`].
+    /// Any error from [`Live::create`].
     pub fn on_host(directory: &Path, size: u64, floor: u64, policy: GiveBack) -> Result<Self> {
         let room = size.next_multiple_of(block::BLOCK);
         let live = Arc::new(Live::create(directory, room, floor, policy)?);
@@ -159,7 +159,7 @@ fn check(loan: &Loan) -> CheckView {
 /// of a disk is as it was, discards the lent ranges, if wanted. Returns the bytes discarded.
 ///
 /// # Errors
-/// Those of opening the disks.
+/// Any error from opening the disks.
 pub fn recheck_devices(lent: &[(u64, Span)], discard: bool) -> Result<(u64, Vec<CheckView>)> {
     let mut devices: Vec<u64> = lent.iter().map(|(device, _)| *device).collect();
     devices.sort_unstable();

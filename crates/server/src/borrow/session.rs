@@ -62,7 +62,7 @@ impl BorrowSession {
     /// Writes back what was changed. The disk can still be used when that fails.
     ///
     /// # Errors
-    /// Those of the state's source.
+    /// Any error from the state's source.
     pub(crate) async fn write_back(&self, asked: &DownRequest) -> Result<u64> {
         match &self.carried {
             Some(carried) if carried.write_back && !asked.drop_changes => {

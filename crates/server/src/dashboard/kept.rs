@@ -53,7 +53,7 @@ impl KeptAnswer {
     /// long it took.
     ///
     /// # Errors
-    /// Those of `read`; nothing is kept of them.
+    /// Any error from `read`; nothing is kept of them.
     pub(super) async fn get(
         &self,
         changes: u64,
@@ -73,7 +73,7 @@ impl KeptAnswer {
 /// What `read` gives, and how long it took.
 ///
 /// # Errors
-/// Those of `read`.
+/// Any error from `read`.
 pub(super) async fn timed(read: impl Future<Output = Result<Bytes>>) -> Result<(Bytes, Duration)> {
     let began = Instant::now();
     let body = read.await?;

@@ -34,7 +34,7 @@ impl Lists {
     /// [`DiskList`] as JSON.
     ///
     /// # Errors
-    /// Those of the home and of the store.
+    /// Any error from the home and of the store.
     pub(super) async fn disks(&self, running: &RunningServer) -> Result<Bytes> {
         let list = async |changes| json(&disks(running, changes).await?);
         let read = async |changes| timed(list(changes)).await;
@@ -44,7 +44,7 @@ impl Lists {
     /// The disks that a caller sees, as they are now, as JSON.
     ///
     /// # Errors
-    /// Those of the home and of the store.
+    /// Any error from the home and of the store.
     pub(super) async fn disks_for(
         &self,
         running: &RunningServer,
@@ -59,7 +59,7 @@ impl Lists {
     /// [`ImageList`] as JSON.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub(super) async fn images(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(async { json(&versions(running).await?) }).await;
         self.images.get(running.changes(), TERMS, read).await
@@ -69,7 +69,7 @@ impl Lists {
     /// JSON.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub(super) async fn images_for(
         &self,
         running: &RunningServer,
@@ -88,7 +88,7 @@ impl Lists {
     /// [`LineageList`] as JSON.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub(super) async fn lineage(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(nodes(running)).await;
         self.lineage.get(running.changes(), TERMS, read).await
@@ -97,7 +97,7 @@ impl Lists {
     /// What a caller sees of it, as it is now, as JSON.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Any error from the store.
     pub(super) async fn lineage_for(
         &self,
         running: &RunningServer,

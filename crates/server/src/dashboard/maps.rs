@@ -41,7 +41,7 @@ impl Maps {
     /// The map of a disk in so many cells at the most, [`MapView`](engine::api::MapView) as JSON.
     ///
     /// # Errors
-    /// Those of [`DiskRequest::Map`].
+    /// Any error from [`DiskRequest::Map`].
     pub(super) async fn get(
         &self,
         running: &RunningServer,

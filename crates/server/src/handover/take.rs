@@ -95,7 +95,7 @@ impl Drop for WaitingSuccessor {
 /// clients, and the home itself as soon as that server has let go of it.
 ///
 /// # Errors
-/// Those of `prepare`, and when the server refuses, or does not let go of the home.
+/// Any error from `prepare`, and when the server refuses, or does not let go of the home.
 pub(crate) async fn take_over(
     home: &Home,
     prepare: impl AsyncFnOnce(&mut Estate) -> Result<PreparedServer>,

@@ -15,7 +15,7 @@ pub(super) struct ReservationFiles {
 }
 
 impl ReservationFiles {
-    /// Those of this home.
+    /// The reservations of this home.
     pub(super) fn of(home: &Path) -> Self {
         Self { directory: FsPath::from(home.join("iscsi/reservations").as_path()) }
     }
@@ -36,7 +36,7 @@ impl ReservationFiles {
     /// What was kept of a disk.
     ///
     /// # Errors
-    /// Those of reading, and [`Corrupt`](block::ErrorKind::Corrupt) for what is no text.
+    /// Any error from reading, and [`Corrupt`](block::ErrorKind::Corrupt) for what is no text.
     pub(super) async fn load(&self, identity: &str) -> Result<Option<String>> {
         let path = self.file(identity);
         offload(move || {
@@ -57,7 +57,7 @@ impl ReservationFiles {
     /// Keeps this, or nothing.
     ///
     /// # Errors
-    /// Those of writing; what was kept before is kept still.
+    /// Any error from writing; what was kept before is kept still.
     pub(super) async fn keep(&self, identity: &str, record: Option<&str>) -> Result<()> {
         let (path, directory) = (self.file(identity), self.directory.clone());
         let record = record.map(str::to_owned);

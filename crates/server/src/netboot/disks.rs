@@ -66,7 +66,7 @@ fn reached(listeners: &[String], here: Ipv4Addr) -> Option<SocketAddr> {
 /// What a disk is.
 ///
 /// # Errors
-/// [`NotFound`](block::ErrorKind::NotFound), and those of the server.
+/// [`NotFound`](block::ErrorKind::NotFound), and any error from the server.
 pub(super) async fn show(home: &Home, disk: &str) -> Result<DiskView> {
     ask(home, DiskRequest::Show { name: disk.to_owned() }).await
 }
@@ -74,7 +74,7 @@ pub(super) async fn show(home: &Home, disk: &str) -> Result<DiskView> {
 /// Makes a disk.
 ///
 /// # Errors
-/// Those of the server.
+/// Any error from the server.
 pub(super) async fn create(
     home: &Home,
     name: &str,
@@ -105,7 +105,7 @@ pub(super) fn export_of(disk: &DiskView) -> String {
 /// What an export would start.
 ///
 /// # Errors
-/// Those of the server and of looking.
+/// Any error from the server and of looking.
 pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles> {
     with_export(status, export, kernel::find).await
 }
@@ -113,7 +113,7 @@ pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles>
 /// A file of that.
 ///
 /// # Errors
-/// Those of the server and of reading.
+/// Any error from the server and of reading.
 pub(super) async fn read(
     status: &StatusView,
     export: &str,

@@ -55,7 +55,7 @@ pub(super) struct HomeMachines {
 }
 
 impl HomeMachines {
-    /// Those of `home`, whose server machines reach at `here`.
+    /// The machines of `home`, whose server machines reach at `here`.
     ///
     /// # Errors
     /// When a file of the home is damaged.

@@ -17,7 +17,7 @@ const BATCH: usize = 1 << 18;
 /// Indexes that are read at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Those of the packs, which are about to be deleted and have so many bytes, that must stay, and why.
+/// Which of the packs, which are about to be deleted and have so many bytes, must stay, and why.
 ///
 /// # Errors
 /// The backend's, when they say nothing of a pack.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Cuts a device as an import does. Gives where the wanted chunks start in it, in bytes.
 ///
 /// # Errors
-/// As [`from_device`](super::from_device), without those of the store.
+/// Any error from [`from_device`](super::from_device), without any error from the store.
 pub(crate) async fn search(
     store: &Store,
     source: &dyn Device,

@@ -42,7 +42,7 @@ pub struct KnownPiece {
 /// `base` has a ref, or is held, until the new manifest has one.
 ///
 /// # Errors
-/// As [`from_device`](super::from_device); [`Invalid`](block::ErrorKind::Invalid) for ranges that
+/// Any error from [`from_device`](super::from_device); [`Invalid`](block::ErrorKind::Invalid) for ranges that
 /// are not as said.
 pub async fn derive(
     session: &Session,
@@ -61,8 +61,8 @@ pub async fn derive(
 /// parts are sorted, and apart from each other and from the `changed` ranges.
 ///
 /// # Errors
-/// Those of [`derive`]; [`Invalid`](block::ErrorKind::Invalid) for known parts that are out of order, not aligned to
-/// 4 KiB, in two segments, beyond the end, or not inside their chunk.
+/// Any error from [`derive`]; [`Invalid`](block::ErrorKind::Invalid) for known parts that are out of order, not
+/// aligned to 4 KiB, in two segments, beyond the end, or not inside their chunk.
 pub async fn derive_with_known(
     session: &Session,
     base: &Manifest,

@@ -104,7 +104,7 @@ pub async fn from_device(
 /// Imports what a reader gives until it ends; as [`from_device`].
 ///
 /// # Errors
-/// As [`from_device`]; the size is known, and checked, at the end.
+/// Any error from [`from_device`]; the size is known, and checked, at the end.
 pub async fn from_stream(
     session: &Session,
     mut reader: impl AsyncRead + Unpin + Send,

@@ -128,7 +128,7 @@ pub(crate) fn check_version(key: &str, first: &[u8]) -> Result<()> {
 /// this build reads.
 ///
 /// # Errors
-/// As [`check_version`]; the backend's.
+/// Any error from [`check_version`]; the backend's.
 pub(crate) async fn check_stored_version(
     backend: &dyn ObjectStore,
     path: &Path,

@@ -189,7 +189,7 @@ impl<'a> Finder<'a> {
     /// may have sealed it under another key.
     ///
     /// # Errors
-    /// Those of the store's own backend that say nothing of the chunk.
+    /// Any error from the store's own backend that say nothing of the chunk.
     pub(super) async fn stored(&self, id: &ChunkId, len: u32) -> Result<Vec<(Encoding, Bytes)>> {
         let mut found = Vec::new();
         if let Some(at) = self.own(id).filter(|at| at.len == len) {

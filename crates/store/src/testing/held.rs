@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Every chunk that can be read out of some pack whose index can be read.
 ///
 /// # Errors
-/// Those of the backend that say nothing of a pack.
+/// Any error from the backend that say nothing of a pack.
 pub async fn held_chunks(store: &Store) -> Result<BTreeSet<ChunkId>> {
     let mut held = BTreeSet::new();
     for meta in objects::list(store.backend(), pack::PREFIX).await? {

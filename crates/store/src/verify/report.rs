@@ -174,7 +174,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Counts chunks that are lost by a fault, and those of them that other stores have.
+    /// Counts chunks that are lost by a fault, and the ones that other stores have.
     pub(super) fn count(&mut self, key: &str, lost: u64, healable: u64) {
         if let Some(draft) = self.by_key.get_mut(key) {
             draft.lost_chunks += lost;

@@ -44,7 +44,7 @@ pub struct VerifyOptions {
 /// added to it say what they could heal.
 ///
 /// # Errors
-/// Those of a backend that fails, and [`NotFound`](ErrorKind::NotFound) for a name that does not
+/// Any error from a backend that fails, and [`NotFound`](ErrorKind::NotFound) for a name that does not
 /// exist; what is missing or damaged is in the report.
 pub async fn store(
     store: &Store,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Makes a file in our format, in place of what was there.
 ///
 /// # Errors
-/// Those of the file.
+/// Any error from the file.
 pub fn create(path: &Path, header: Header, effort: Effort) -> Result<Writer<BufWriter<File>>> {
     let file = File::create(path).map_err(|e| Error::io(path.display(), e))?;
     Writer::new(BufWriter::with_capacity(1 << 20, file), path, header, effort)
@@ -51,7 +51,7 @@ impl<W: Write> Writer<W> {
     /// Begins a file; `path` is for messages.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn new(out: W, path: impl Into<PathBuf>, header: Header, effort: Effort) -> Result<Self> {
         let mut writer = Self {
             out,
@@ -118,7 +118,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when its time is before the last one's, or it is out
-    /// of range; those of the output.
+    /// of range; any error from the output.
     pub fn push(&mut self, request: &Request) -> Result<()> {
         if request.time < self.last {
             return Err(Error::invalid(format!(
@@ -150,7 +150,8 @@ impl<W: Write> Writer<W> {
     /// Adds requests, as [`push`](Self::push) does each.
     ///
     /// # Errors
-    /// As [`push`](Self::push).
+    /// [`Invalid`](block::ErrorKind::Invalid) when its time is before the last one's, or it is out
+    /// of range; any error from the output.
     pub fn append(&mut self, requests: &[Request]) -> Result<()> {
         requests.iter().try_for_each(|request| self.push(request))
     }
@@ -158,7 +159,7 @@ impl<W: Write> Writer<W> {
     /// Writes out what was pushed, in a short block.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn flush(&mut self) -> Result<()> {
         self.write_block()?;
         self.out.flush().map_err(|e| Error::io(self.path.display(), e))
@@ -167,7 +168,7 @@ impl<W: Write> Writer<W> {
     /// Writes the rest, the final header, the index; returns the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn finish(mut self) -> Result<W> {
         self.write_block()?;
         let (clients, disks) = (self.clients as usize, self.disks as usize);

@@ -199,7 +199,7 @@ impl<W: Write> Collector<W> {
     /// Writes to `out`; `path` is for messages. At `limit` bytes it is [full](Self::is_full).
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn new(
         recorder: Arc<Recorder>,
         out: W,
@@ -228,7 +228,7 @@ impl<W: Write> Collector<W> {
     /// Takes what was noted and writes what has its place. Call it some times a second.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn pass(&mut self) -> Result<()> {
         let now = self.recorder.nanos(Instant::now());
         self.gather();
@@ -243,7 +243,7 @@ impl<W: Write> Collector<W> {
     /// and how many requests and bytes it holds.
     ///
     /// # Errors
-    /// Those of either output.
+    /// Any error from either output.
     pub fn rotate(&mut self, out: W, path: impl Into<PathBuf>) -> Result<(W, u64, u64)> {
         let next = TraceFile::new(&self.recorder, self.written, out, path.into(), &self.notes)?;
         self.held.rename();
@@ -254,7 +254,7 @@ impl<W: Write> Collector<W> {
     /// and bytes it holds.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Any error from the output.
     pub fn finish(mut self) -> Result<(W, u64, u64)> {
         self.gather();
         self.write(u64::MAX)?;

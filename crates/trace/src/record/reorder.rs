@@ -99,7 +99,7 @@ impl ReorderBuffer {
     /// turn; buffers that are done go to `done`.
     ///
     /// # Errors
-    /// Those of `write`; the batch that it failed for counts as written.
+    /// Any error from `write`; the batch that it failed for counts as written.
     pub(super) fn drain<E>(
         &mut self,
         until: u64,

@@ -136,7 +136,7 @@ pub struct TraceStats {
 /// Counts all of a source.
 ///
 /// # Errors
-/// Those of the source; [`Invalid`](block::ErrorKind::Invalid) for options out of range.
+/// Any error from the source; [`Invalid`](block::ErrorKind::Invalid) for options out of range.
 pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<TraceStats> {
     if options.block == 0 || options.most_blocks < 1000 {
         return Err(Error::invalid(

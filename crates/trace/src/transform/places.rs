@@ -34,7 +34,7 @@ impl ShuffledPlaces {
     /// Reads a trace to its end, and chooses by `key` where what it touches goes.
     ///
     /// # Errors
-    /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) when it touches more than 16 million
+    /// Any error from the trace; [`Invalid`](block::ErrorKind::Invalid) when it touches more than 16 million
     /// places.
     pub fn of(source: &mut dyn Source, key: u64) -> Result<Self> {
         let (mut places, mut batch) = (Self::default(), Vec::new());

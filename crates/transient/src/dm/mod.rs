@@ -122,7 +122,7 @@ impl Mapper {
     ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) for image files, [`Conflict`](ErrorKind::Conflict)
-    /// when the name is taken or a file system has changed; those of the kernel. Nothing is left
+    /// when the name is taken or a file system has changed; any error from the kernel. Nothing is left
     /// behind.
     pub fn create(&self, name: &str, plan: Plan, size: u64, key: &DiskKey) -> Result<Mapped> {
         let table = linear(&plan, size)?;
@@ -220,7 +220,7 @@ impl Mapper {
     ///
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for a size that is not in blocks, or leaves nothing;
-    /// [`Conflict`](ErrorKind::Conflict) when a name is taken; those of the kernel.
+    /// [`Conflict`](ErrorKind::Conflict) when a name is taken; any error from the kernel.
     pub fn carve(&self, name: &str, swap: u64) -> Result<Mapped> {
         let whole = self.look(name)?;
         if swap == 0 || swap >= whole.size || !swap.is_multiple_of(block::BLOCK) {
@@ -253,7 +253,7 @@ impl Mapper {
     /// All borrowed disks that the kernel holds.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Any error from the kernel.
     pub fn list(&self) -> Result<Vec<Mapped>> {
         let names = self.ask(MapCommand::List, "", 0)?.names()?;
         let ours = names.iter().filter(|name| !name.ends_with(BELOW));

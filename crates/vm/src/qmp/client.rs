@@ -108,7 +108,7 @@ impl Monitor {
     /// The state of the machine, such as `running`, `paused`, `inmigrate`.
     ///
     /// # Errors
-    /// Those of [`execute`](Self::execute).
+    /// Any error from [`execute`](Self::execute).
     pub async fn status(&self) -> Result<String> {
         let value = self.execute("query-status", Value::Null).await?;
         Ok(value["status"].as_str().unwrap_or_default().to_owned())

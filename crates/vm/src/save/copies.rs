@@ -22,7 +22,7 @@ pub(super) struct PageCopies {
 /// The copies of the pages `wanted`, but for those that are zero in the machine and in the base. `lengths` are those of the state and the resume set.
 ///
 /// # Errors
-/// Those of the source and the store.
+/// Any error from the source and the store.
 pub(super) async fn of(
     parts: &BaseParts<'_>,
     wanted: &[u32],

@@ -39,7 +39,7 @@ impl Reservations {
         Some(text)
     }
 
-    /// Those of a [`record`](Self::record).
+    /// The reservations of a [`record`](Self::record).
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a record of another version, and for what is none.

@@ -38,7 +38,7 @@ fn is_of(index: u32, uri: &Uri) -> Result<bool> {
 /// [`take_down`]. Nothing is done where it is that already.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) when it is another device already; those of asking the process of
+/// [`Conflict`](block::ErrorKind::Conflict) when it is another device already; any error from asking the process of
 /// the home. A keeper that fails says why itself, and gives its exit code.
 pub(super) async fn bring_up(
     home: &Home,

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 /// Takes a borrowed disk down.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is none of that name; those of writing back.
+/// [`ErrorKind::NotFound`] when there is none of that name; any error from writing back.
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     store::check_name("borrowed disk", &args.name)?;
     let asked = DownRequest { drop_changes: args.drop_changes, discard: args.discard };

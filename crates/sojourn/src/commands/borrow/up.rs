@@ -231,7 +231,7 @@ fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
 /// Opens the source of a state.
 ///
 /// # Errors
-/// Those of the file or the server.
+/// Any error from the file or the server.
 pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
     if state.contains("://") {
         return Ok(Arc::new(remote::connect(&state.parse()?).await?));

@@ -26,7 +26,7 @@ impl ProbedDevice {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when it is something else, is empty, has holes, or cannot
-    /// be read past the page cache; those of the system.
+    /// be read past the page cache; any error from the system.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let invalid = |what: &str| Error::invalid(format!("{}: {what}", path.display()));
         // The type first: opening a FIFO would wait for a writer.

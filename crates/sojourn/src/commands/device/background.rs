@@ -61,7 +61,7 @@ pub(super) async fn spawn(
 /// what it has to say goes to the kernel's log.
 ///
 /// # Errors
-/// Those of the system calls.
+/// Any error from the system calls.
 pub(super) fn leave() -> Result<()> {
     let failed = |e: rustix::io::Errno| Error::io("going to the background", e.into());
     // It fails where this leads a session already.

@@ -28,7 +28,7 @@ impl Lookups {
     }
 }
 
-/// Those of the server of this home; `None` when none runs.
+/// The look-ups of the server of this home; `None` when none runs.
 pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -47,7 +47,7 @@ pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
 /// The bytes of an export.
 ///
 /// # Errors
-/// Those of the connection.
+/// Any error from the connection.
 pub(super) fn export_size(target: &Uri) -> Result<u64> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -35,7 +35,7 @@ pub(crate) fn run(verb: &ModelCommand, home: Option<&Home>, output: Output) -> R
 /// The profile of this name: `transcom`, or a file.
 ///
 /// # Errors
-/// Those of the file.
+/// Any error from the file.
 pub(crate) fn profile(name: &str) -> Result<Contents> {
     if name == "transcom" {
         return Ok(Contents { profile: Profile::transcom()?, classes: Vec::new() });
@@ -55,7 +55,7 @@ pub(crate) fn profile(name: &str) -> Result<Contents> {
 /// Writes a text that the user asked for into a file.
 ///
 /// # Errors
-/// Those of the file.
+/// Any error from the file.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|e| Error::io(path.display(), e))
 }

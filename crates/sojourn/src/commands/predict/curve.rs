@@ -27,7 +27,7 @@ pub(super) struct TraceAnswers {
 /// Reads the trace, for a server whose misses take so many seconds.
 ///
 /// # Errors
-/// Those of the files.
+/// Any error from the files.
 pub(super) fn of(args: &Args, miss: f64) -> Result<TraceAnswers> {
     let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();

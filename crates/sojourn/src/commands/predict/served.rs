@@ -94,7 +94,7 @@ fn thinned(all: &[u32], most: usize) -> Vec<u32> {
 /// Simulates a size of the cache with the numbers of clients that are asked for.
 ///
 /// # Errors
-/// Those of [`serve`].
+/// Any error from [`serve`].
 pub(super) fn points(
     args: &Args,
     profile: &Profile,

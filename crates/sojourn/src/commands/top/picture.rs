@@ -12,7 +12,7 @@ const TROUBLES: usize = 5;
 /// The columns of disks that a narrow screen goes without, the first to go first.
 const SPARE_OF_DISKS: [&str; 7] =
     ["ERR/S", "GROWTH", "CONN", "CLIENT", "WRITTEN", "READ", "PRIVATE"];
-/// Those of clients.
+/// The columns of clients that a narrow screen goes without, the first to go first.
 const SPARE_OF_CLIENTS: [&str; 3] = ["HELD BACK/S", "CONN", "WRITTEN"];
 
 /// What is listed.

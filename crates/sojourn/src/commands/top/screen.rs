@@ -17,7 +17,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// # Errors
-    /// Those of the terminal.
+    /// Any error from the terminal.
     pub(super) fn take() -> Result<Self> {
         let fail = |e: rustix::io::Errno| Error::io("the terminal", e.into());
         let before = tcgetattr(std::io::stdin()).map_err(fail)?;
@@ -44,7 +44,7 @@ impl Screen {
     }
 
     /// # Errors
-    /// Those of the terminal.
+    /// Any error from the terminal.
     pub(super) fn show(&self, now: &ServerRates, view: &ScreenState) -> Result<()> {
         let picture = picture::on_screen(now, view, Self::size(), self.colour);
         raw(format!("\x1b[H\x1b[2J{picture}").as_bytes())

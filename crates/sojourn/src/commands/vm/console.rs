@@ -36,7 +36,7 @@ impl Drop for RawTerminal {
 /// Joins standard input and output to a guest's console, until its machine ends or the user leaves.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) when the machine does not run here; those of the terminal.
+/// [`Conflict`](block::ErrorKind::Conflict) when the machine does not run here; any error from the terminal.
 pub(super) async fn run(home: &Home, name: &str) -> Result<()> {
     let folder = MachineFolder::of(home, name)?;
     folder.spec()?;

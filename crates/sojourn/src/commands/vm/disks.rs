@@ -41,7 +41,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// Carries out a disk verb, by the server of the home if one runs.
 ///
 /// # Errors
-/// Those of the verb.
+/// Any error from the verb.
 pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> {
     if let Some(client) = ControlClient::connect(home).await? {
         return client.disk(&request).await;
@@ -53,7 +53,7 @@ pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> 
 /// The same, by `engine` where no server runs: to open the store each time costs a round trip.
 ///
 /// # Errors
-/// Those of the verb.
+/// Any error from the verb.
 async fn ask_or(home: &Home, engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
     match ControlClient::connect(home).await? {
         Some(client) => client.disk(&request).await,
@@ -73,7 +73,7 @@ async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
 /// Carries out a verb on a disk whose client has just ended: waits for a server that has not noticed yet.
 ///
 /// # Errors
-/// Those of the verb; [`Conflict`](ErrorKind::Conflict) when the disk stays in use.
+/// Any error from the verb; [`Conflict`](ErrorKind::Conflict) when the disk stays in use.
 pub(super) async fn ask_once_free(home: &Home, request: DiskRequest) -> Result<DiskReply> {
     let until = Instant::now() + GOODBYE;
     loop {
@@ -117,7 +117,7 @@ pub(super) async fn must_not_be_taken(home: &Home, engine: &Engine, disk: &str) 
 /// Whether the disk of a machine holds what it did when a parcel was made, and is here or released.
 ///
 /// # Errors
-/// Those of the store and the server.
+/// Any error from the store and the server.
 pub(super) async fn is_of(home: &Home, engine: &Engine, parcel: &Parcel) -> Result<bool> {
     let disk = &parcel.spec.disk;
     let shown = ask_or(home, engine, DiskRequest::Show { name: disk.clone() });
@@ -247,7 +247,7 @@ impl DiskServer {
     /// Gives a disk up, so that another host can take it. Its client has gone, or is about to.
     ///
     /// # Errors
-    /// Those of the verb.
+    /// Any error from the verb.
     pub(super) async fn release(&self, disk: &str) -> Result<()> {
         ask_once_free(&self.home, DiskRequest::Release { name: disk.to_owned() }).await.map(drop)
     }
@@ -285,7 +285,7 @@ impl DiskServer {
 /// is to. One that others use stays as it is: it would serve them on, and take no machine that comes.
 ///
 /// # Errors
-/// Those of the server.
+/// Any error from the server.
 async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
     let until = Instant::now() + GOODBYE;
     loop {
@@ -331,7 +331,7 @@ async fn ask_mark(home: &Home, disk: &str, set: bool) -> Result<Option<String>> 
 /// Whether a disk holds what it did when a machine was suspended here.
 ///
 /// # Errors
-/// Those of the server, but for a disk that is not here: that one does not.
+/// Any error from the server, but for a disk that is not here: that one does not.
 pub(super) async fn is_as_suspended(home: &Home, pending: &PendingSuspension) -> Result<bool> {
     match ask_mark(home, &pending.machine.disk, false).await {
         Ok(mark) => Ok(mark.as_ref() == Some(&pending.disk_mark)),
@@ -343,7 +343,7 @@ pub(super) async fn is_as_suspended(home: &Home, pending: &PendingSuspension) ->
 /// The suspension of a machine that is not in the store yet, if the machine can still go on from it.
 ///
 /// # Errors
-/// Those of the file system and the server.
+/// Any error from the file system and the server.
 pub(super) async fn pending(
     home: &Home,
     folder: &MachineFolder,
@@ -403,7 +403,7 @@ impl MachineDisk for DiskServer {
 /// This program, on a home, in a group of its own: it outlives the terminal.
 ///
 /// # Errors
-/// Those of the system.
+/// Any error from the system.
 pub(super) fn program(home: &Home, log: &Path) -> Result<Command> {
     let failed = |e| Error::io(log.display(), e);
     let file = OpenOptions::new().create(true).append(true).open(log).map_err(failed)?;

@@ -101,7 +101,7 @@ impl MachineFolder {
     /// The machine's description.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such machine; those of the description.
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such machine; any error from the description.
     pub(super) fn spec(&self) -> Result<MachineSpec> {
         let path = self.description();
         let text = match std::fs::read_to_string(&path) {
@@ -119,7 +119,7 @@ impl MachineFolder {
     /// Makes it.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the home has a machine of this name; those of the file
+    /// [`Conflict`](block::ErrorKind::Conflict) when the home has a machine of this name; any error from the file
     /// system.
     pub(super) fn make(&self, spec: &MachineSpec) -> Result<()> {
         self.must_be_free()?;
@@ -129,7 +129,7 @@ impl MachineFolder {
     /// Makes it, or gives it another description.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn put(&self, spec: &MachineSpec) -> Result<()> {
         let failed = |e| Error::io(self.path.display(), e);
         self.make_directory()?;
@@ -144,7 +144,7 @@ impl MachineFolder {
     /// it of a suspension is nowhere else.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn make_directory(&self) -> Result<()> {
         self.make_directory_synced(&FsPath::sync_directory)
     }
@@ -160,7 +160,7 @@ impl MachineFolder {
     /// Notes why what is kept here of a suspension is not sent any more; `None` when it is tried.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn note_not_sent(&self, why: Option<&NotSent>) -> Result<()> {
         let path = self.path.join(NOT_SENT);
         match why {
@@ -178,7 +178,7 @@ impl MachineFolder {
     /// when they have been, or the machine runs again.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn note_unreleased(&self, parcel: Option<&str>) -> Result<()> {
         let path = self.path.join(UNRELEASED);
         match parcel {
@@ -195,7 +195,7 @@ impl MachineFolder {
     /// A suspension that is not in the store yet, if there is one.
     ///
     /// # Errors
-    /// Those of [`PendingSuspension::find`].
+    /// Any error from [`PendingSuspension::find`].
     pub(super) fn pending(&self) -> Result<Option<PendingSuspension>> {
         // Whoever set one aside may be at it; if they were killed, this puts it back.
         if PendingSuspension::is_set_aside(&self.path)
@@ -222,10 +222,10 @@ impl MachineFolder {
     }
 
     /// Takes the machine for one keeper. What somebody set aside who was killed is back then: if its disk is another one
-    /// by now, that is told as of any suspension.
+    /// by now, that is told as with any suspension.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while it runs; those of the file system.
+    /// [`Conflict`](block::ErrorKind::Conflict) while it runs; any error from the file system.
     pub(super) fn lock(&self) -> Result<LockFile> {
         match LockFile::take(self.path.join("lock"))? {
             Taking::Ours(lock) => {
@@ -267,7 +267,7 @@ impl MachineFolder {
     /// Removes it.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn remove(&self) -> Result<()> {
         match std::fs::remove_dir_all(&self.path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -23,7 +23,7 @@ impl NotSent {
     /// Writes it into the file at `path`, which has it whole, or what it had before.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let text = match self {
             Self::Stopped => STOPPED.to_owned(),

@@ -13,7 +13,7 @@ const LONGEST: u64 = 4096;
 /// Writes a note into the file at `path`, which has it whole, or what it had before.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     let written = || {
         let mut file = NamedTempFile::new_in(directory(path))?;
@@ -35,7 +35,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
 /// Removes the file at `path`, if it is there.
 ///
 /// # Errors
-/// Those of the file system.
+/// Any error from the file system.
 pub(super) fn clear(path: &Path) -> Result<()> {
     let removed = match std::fs::remove_file(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),

@@ -53,7 +53,7 @@ fn is_moot(error: &Error) -> bool {
 /// taken since.
 ///
 /// # Errors
-/// Those of the store and the disk's server. It stays noted then.
+/// Any error from the store and the disk's server. It stays noted then.
 pub(super) async fn finish(keeper: &Keeper<'_>, parcel: &str) -> Result<()> {
     let left = async {
         let parcel = Parcel::find(&keeper.engine.store, parcel).await?;

@@ -38,7 +38,7 @@ impl Requests {
     /// Hears signals from now on, and commands not yet.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Any error from the system.
     pub(super) fn new(folder: &MachineFolder) -> Result<Self> {
         let terminate = signal(SignalKind::terminate()).map_err(|e| Error::io("signals", e))?;
         let (folder, stoppers) = (folder.clone(), Vec::new());
@@ -53,7 +53,7 @@ impl Requests {
     /// Listens for commands from now on, if it did not.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Any error from the socket.
     pub(super) fn listen(&mut self) -> Result<()> {
         if self.listener.is_none() {
             let socket = self.folder.socket();
@@ -66,7 +66,7 @@ impl Requests {
     /// Waits for a signal or a command. When this is dropped before, who connected is heard by the next call.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Any error from the socket.
     pub(super) async fn next(&mut self) -> Result<KeeperInput> {
         let Some(listener) = &self.listener else {
             self.terminate.recv().await;

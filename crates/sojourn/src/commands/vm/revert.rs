@@ -16,8 +16,8 @@ use engine::{Config, Engine, Home, StoreUse};
 /// Makes the disk of a machine that does not run what it was in a parcel.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; those of the store,
-/// the server and the file system.
+/// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; any error
+/// from the store, the server and the file system.
 pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<()> {
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, name).await?;
@@ -72,7 +72,7 @@ pub(super) async fn end_keeper(folder: &MachineFolder) -> Result<Option<LockFile
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when there is nothing to go back to; [`Conflict`](block::ErrorKind::Conflict) while somebody
-/// else has the machine or its disk; those of the store, the server and the file system.
+/// else has the machine or its disk; any error from the store, the server and the file system.
 pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<()> {
     store::check_name("machine", name)?;
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;

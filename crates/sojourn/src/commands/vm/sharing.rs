@@ -34,7 +34,7 @@ impl ServerUse {
     /// Begins to use it. Waits while it is being ended.
     ///
     /// # Errors
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when that lasts until `until`; those of the file system.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when that lasts until `until`; any error from the file system.
     pub(super) async fn begin(home: &Home, until: Instant) -> Result<Self> {
         let path = home.dir().join(FILE);
         let mut options = OpenOptions::new();
@@ -59,7 +59,7 @@ impl ServerUse {
     /// Notes that a keeper started this process as a server, whether or not it comes to be the home's.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Any error from the file system.
     pub(super) fn note_started(&self, server: u32) -> Result<()> {
         // One that has ended already is nobody's server.
         let Some(began) = began(server) else { return Ok(()) };

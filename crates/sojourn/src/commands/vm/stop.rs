@@ -33,7 +33,7 @@ pub(super) async fn run(args: &StopArgs, home: &Home, output: Output) -> Result<
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when there is none, as when the machine has gone on from it, or while somebody has
-/// the machine; those of the file system.
+/// the machine; any error from the file system.
 fn keep_here(folder: &MachineFolder) -> Result<KeeperReply> {
     let _lock = folder.lock()?;
     match folder.pending()? {

@@ -138,7 +138,7 @@ pub(super) struct StoredView {
     pub(super) memory_bytes: u64,
     /// Extents of 64 KiB that changed since the parcel before.
     pub(super) changed_extents: u64,
-    /// Those of them that were stored in full.
+    /// The ones that were stored in full.
     pub(super) full_extents: u64,
     /// Whether the disk was released, so that another host can take it.
     pub(super) released: bool,
@@ -230,7 +230,7 @@ impl KeeperCaller {
     /// Waits for what the command asks. When this is dropped before, what has come is kept for the next call.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is no request; those of the connection.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is no request; any error from the connection.
     pub(super) async fn request(&mut self) -> Result<KeeperRequest> {
         let failed = |e| Error::io("the connection of a command", e);
         while !self.said.ends_with(b"\n") && (self.said.len() as u64) < LONGEST {
