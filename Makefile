@@ -58,6 +58,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	scripts/check-deps
 	scripts/check-repo
+	scripts/check-words
 	scripts/web check
 
 test: lint
