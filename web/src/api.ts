@@ -1,5 +1,7 @@
 // What the API answers. /api/v1/openapi.json describes it; web/test holds the server to that.
 
+import { token, words } from "./token.ts";
+
 export interface Point {
   at: number;
   seconds: number;
@@ -185,8 +187,7 @@ export interface LineageNode extends LineageName {
 
 /** Asks for a list; fails with the server's own words. */
 export async function ask<T>(path: string): Promise<T> {
-  const answer = await fetch(`/api/v1/${path}`);
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.message ?? answer.statusText);
-  return body;
+  const answer = await token.fetch(path);
+  if (!answer.ok) throw new Error(await words(answer));
+  return answer.json();
 }

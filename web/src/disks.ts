@@ -11,15 +11,17 @@ import { Table } from "./table.ts";
 /** A disk, and what is so of it now. */
 interface Both {
   disk: Disk;
-  row: Row | undefined;
+  /** `null` where the token is not for what is so now. */
+  row: Row | undefined | null;
   /** Its place by name: to compare names is slow. */
   place: number;
 }
 
-const STATES = ["damaged", "full", "slow", "in use", "open", "idle"];
+const STATES = ["damaged", "full", "slow", "in use", "open", "idle", "not told"];
 
 function state({ disk, row }: Both): string {
   if (disk.error !== null) return "damaged";
+  if (row === null) return "not told";
   if (row?.full) return "full";
   if (row?.slow) return "slow";
   if (row?.client || (row?.connections ?? 0) > 0) return "in use";
@@ -151,18 +153,22 @@ export class DisksPage implements Page {
     this.live = live;
     const changes = live.now?.changes ?? 0;
     // A server that reads long lists is asked for one again and again until it has what was changed.
-    if (changes !== this.changes || changes !== this.known) this.list.soon();
+    if (live.now && (changes !== this.changes || changes !== this.known)) this.list.soon();
     this.changes = changes;
-    for (const both of this.disks) both.row = live.rows.get(both.disk.name);
+    for (const both of this.disks) both.row = this.row(both.disk.name);
     this.table.set(this.disks);
     this.tell();
+  }
+
+  private row(name: string): Row | undefined | null {
+    return this.live && this.live.limited !== null ? null : this.live?.rows.get(name);
   }
 
   private async load(): Promise<void> {
     const { changes, disks } = await ask<{ changes: number; disks: Disk[] }>("disks");
     this.known = changes;
     disks.sort((a, b) => byName(a.name, b.name));
-    this.disks = disks.map((disk, place) => ({ disk, place, row: this.live?.rows.get(disk.name) }));
+    this.disks = disks.map((disk, place) => ({ disk, place, row: this.row(disk.name) }));
     this.byName = new Map(this.disks.map((both) => [both.disk.name, both]));
     this.table.set(this.disks);
     this.tell();
@@ -182,7 +188,7 @@ export class DisksPage implements Page {
     );
     this.pane.show(disk.name, [
       ["State", disk.error ?? state(both)],
-      ["Client", row?.client ? `${row.client}, ${some(row.connections, "connection")}` : "none"],
+      ["Client", row?.client ? `${row.client}, ${some(row.connections, "connection")}` : row === null ? NONE : "none"],
       ["Mode", disk.mode],
       ["Stands on", disk.image],
       ["Size", bytes(disk.size)],
@@ -191,7 +197,9 @@ export class DisksPage implements Page {
         "Now",
         row && asked(both) > 0
           ? `${rate(row.requests)} requests/s, ${bytes(row.read_bytes)}/s read, ${bytes(row.written_bytes)}/s written`
-          : "nothing is asked",
+          : row === null
+            ? NONE
+            : "nothing is asked",
       ],
       ["Made", date(disk.created)],
       ["Snapshots", snapshots.length > 0 ? snapshots : "none"],

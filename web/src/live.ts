@@ -1,6 +1,8 @@
 // The live state of the server: one stream for the whole page, which comes back by itself.
 
 import type { Hello, Now, Point, Row, RowChanges } from "./api.ts";
+import { readEvents } from "./events.ts";
+import { token, words } from "./token.ts";
 
 /** A moment; its end by this machine's clock, in Unix seconds. */
 export interface Moment {
@@ -32,8 +34,14 @@ export class Live {
   paused = false;
   /** The server has another page by now. */
   outdated = false;
+  /** Why the token of the page is not for this stream; it may be for some disks and images. */
+  limited: string | null = null;
+  /** Why the server answered with an error, in its own words. */
+  failure: string | null = null;
+  /** The server answers nothing without another token: nothing is asked until `open` is called. */
+  asked = false;
 
-  private source: EventSource | null = null;
+  private source: AbortController | null = null;
   private page: string | null = null;
   /** When the server was ready, by this machine's clock. */
   private began = 0;
@@ -64,6 +72,27 @@ export class Live {
     if (this.source) this.open();
   }
 
+  /** Asks nothing more: the server wants another token. */
+  stop(): void {
+    this.close();
+    this.asked = true;
+    this.limited = null;
+    this.failure = null;
+    this.lost ??= Date.now();
+    this.tell();
+  }
+
+  /** Begins, or begins anew: with another token, say. */
+  open(): void {
+    this.close();
+    this.asked = false;
+    this.limited = null;
+    const source = new AbortController();
+    this.source = source;
+    this.listenForSilence();
+    void this.read(source);
+  }
+
   private tell(): void {
     for (const listener of this.listeners) listener();
   }
@@ -78,34 +107,56 @@ export class Live {
       }, HIDDEN);
     } else if (this.paused) {
       this.paused = false;
-      this.open();
+      if (!this.asked) this.open();
     }
   }
 
   private close(): void {
     clearTimeout(this.silence);
     clearTimeout(this.again);
-    this.source?.close();
+    this.source?.abort();
     this.source = null;
   }
 
-  private open(): void {
-    this.close();
-    const source = new EventSource(this.withRows ? "/api/v1/live?disks=true" : "/api/v1/live");
-    this.source = source;
-    this.listenForSilence();
-    const on = (name: string, take: (data: never) => void) =>
-      source.addEventListener(name, (event) => {
+  private async read(source: AbortController): Promise<void> {
+    try {
+      const answer = await token.fetch(this.withRows ? "live?disks=true" : "live", source.signal);
+      if (this.source !== source) return;
+      if (answer.ok) {
+        await readEvents(answer, (name, data) => this.hear(source, name, data));
+      } else {
+        const why = await words(answer);
         if (this.source !== source) return;
-        this.listenForSilence();
-        take(JSON.parse((event as MessageEvent).data) as never);
-      });
-    on("hello", (hello: Hello) => this.greet(hello));
-    on("now", (now: Now) => this.take(now));
-    on("disks", (changes: RowChanges) => this.change(changes));
-    source.addEventListener("error", () => {
-      if (this.source === source) this.lose();
-    });
+        if (answer.status === 403) {
+          this.limit(why);
+          return;
+        }
+        this.failure = why;
+      }
+    } catch {
+      // It broke off, or never began.
+    }
+    if (this.source === source) this.lose();
+  }
+
+  private hear(source: AbortController, name: string, data: string): void {
+    if (this.source !== source) return;
+    this.listenForSilence();
+    try {
+      const value: unknown = JSON.parse(data);
+      if (name === "hello") this.greet(value as Hello);
+      else if (name === "now") this.take(value as Now);
+      else if (name === "disks") this.change(value as RowChanges);
+    } catch (error) {
+      // A fault of the page is no fault of the connection.
+      reportError(error);
+    }
+  }
+
+  private limit(why: string): void {
+    this.close();
+    this.limited = why;
+    this.tell();
   }
 
   private listenForSilence(): void {
@@ -122,7 +173,7 @@ export class Live {
   }
 
   private retry(): void {
-    if (this.lost !== null && !this.paused) this.open();
+    if (this.lost !== null && !this.paused && !this.asked) this.open();
   }
 
   private greet(hello: Hello): void {
@@ -143,6 +194,7 @@ export class Live {
     const t = this.began + now.point.at;
     this.now = now;
     this.lost = null;
+    this.failure = null;
     this.pause = PAUSE;
     this.moments.push({ t, point: now.point });
     const old = this.moments.findIndex((moment) => moment.t >= t - KEPT);

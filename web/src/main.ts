@@ -9,6 +9,7 @@ import { ImagesPage } from "./images.ts";
 import { Live } from "./live.ts";
 import { NowPage } from "./now.ts";
 import type { Page } from "./page.ts";
+import { TokenForm, token } from "./token.ts";
 
 /** Every page by its name in the address. To add one: its file, and a line here. */
 const PAGES: Record<string, () => Page> = {
@@ -20,6 +21,8 @@ const PAGES: Record<string, () => Page> = {
 const live = new Live();
 const made = new Map<string, Page>();
 let shown: Page | null = null;
+/** The form stands in place of the page until the server takes a token. */
+let asking = false;
 
 const host = h("span", { class: "host" });
 const links = new Map<string, HTMLAnchorElement>();
@@ -33,14 +36,47 @@ const state = h("p", { class: "connection" });
 const notice = h("p", { class: "notice", role: "status" });
 const main = h("main", { id: "content", tabindex: "-1" });
 const heading = h("h1", { class: "unseen" });
+const form = new TokenForm(() => live.open());
+const forget = h("button", { type: "button", class: "forget", onclick: forgetToken }, "Forget the token");
 
 document.body.append(
   h("a", { class: "skip", href: "#content", onclick: skip }, "Skip to the content"),
-  h("header", {}, h("p", { class: "name" }, "Sojourn"), host, h("nav", { "aria-label": "Pages" }, pages), state),
+  h(
+    "header",
+    {},
+    h("p", { class: "name" }, "Sojourn"),
+    host,
+    h("nav", { "aria-label": "Pages" }, pages),
+    state,
+    forget,
+  ),
   notice,
   main,
 );
-main.append(heading);
+main.append(heading, form.element);
+
+token.refused = (why) => {
+  // An answer that was on its way says nothing new.
+  if (asking && why === null) return;
+  asking = true;
+  shown?.leave?.();
+  live.stop();
+  form.show(why);
+};
+
+/** Forgets the token, and with it whatever it had shown: the page begins anew. */
+function forgetToken(): void {
+  token.forget();
+  location.reload();
+}
+
+/** The server has taken the token. */
+function enter(): void {
+  asking = false;
+  form.hide();
+  main.focus();
+  go();
+}
 
 function skip(event: Event): void {
   event.preventDefault();
@@ -53,7 +89,7 @@ function go(): void {
   const page = made.get(known) ?? (PAGES[known] as () => Page)();
   made.set(known, page);
   if (page !== shown) {
-    shown?.leave?.();
+    if (!asking) shown?.leave?.();
     shown?.element.remove();
     main.append(page.element);
     shown = page;
@@ -62,7 +98,7 @@ function go(): void {
     for (const [other, link] of links) mark(link, "aria-current", other === known ? "page" : null);
     window.scrollTo(0, 0);
   }
-  page.enter?.(rest.length > 0 ? decoded(rest.join("/")) : null);
+  if (!asking) page.enter?.(rest.length > 0 ? decoded(rest.join("/")) : null);
   show();
 }
 
@@ -75,17 +111,34 @@ function decoded(text: string): string {
 }
 
 function show(): void {
-  const { now, lost, paused, outdated } = live;
+  const { now, lost, paused, outdated, limited, asked, failure } = live;
+  if (asking && !asked && (lost === null || limited !== null)) {
+    enter();
+    return;
+  }
   shown?.update(live);
+  if (shown) shown.element.hidden = asking;
+  forget.hidden = asking || !token.held;
   const server = now?.server;
   say(host, server ? server.host : "");
-  const gone = lost !== null && !paused;
+  const gone = lost !== null && !paused && !asked && limited === null;
   document.documentElement.classList.toggle("lost", now !== null && gone);
   const up = server ? `${server.version}, up ${duration(server.uptime_seconds)}` : "";
-  say(state, paused ? "paused" : gone ? (now ? "no connection" : "connecting") : `live · ${up}`);
-  mark(state, "data-state", paused ? "paused" : gone ? "lost" : "live");
-  if (gone && now)
+  const [mode, told] = asked
+    ? ["asked", "token needed"]
+    : paused
+      ? ["paused", "paused"]
+      : limited !== null
+        ? ["limited", "lists only"]
+        : gone
+          ? ["lost", now ? "no connection" : "connecting"]
+          : ["live", `live · ${up}`];
+  say(state, told);
+  mark(state, "data-state", mode);
+  if (gone && failure !== null) say(notice, `The server answers with an error: ${failure}`);
+  else if (gone && now)
     say(notice, "The server does not answer. What you see is as it was; the page connects again by itself.");
+  else if (limited !== null) say(notice, `What happens now is not shown: ${limited}.`);
   else if (outdated) say(notice, "The server was updated: load this page again for its new one.");
   else say(notice, "");
   const room = now?.head_room?.more;
@@ -115,7 +168,7 @@ addEventListener("hashchange", go);
 live.listen(show);
 // The age of what is shown, while nothing comes.
 setInterval(() => {
-  if (live.lost !== null && live.now && !live.paused)
+  if (live.lost !== null && live.now && !live.paused && !live.asked && live.limited === null)
     say(state, `no connection for ${duration((Date.now() - live.lost) / 1000)}`);
 }, 1000);
 go();

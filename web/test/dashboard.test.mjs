@@ -6,7 +6,7 @@ import http from "node:http";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { Document } from "./document.mjs";
-import { browse, get, Lab, MARKUP, office, PATIENCE, send, until } from "./lab.mjs";
+import { browse, get, Lab, MARKUP, office, PATIENCE, send, until, visit } from "./lab.mjs";
 
 const DISKS = 2000;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -32,21 +32,9 @@ after(async () => {
   await lab?.end();
 });
 
-/** A page at `hash`; `wrong` gathers what must not happen on any. */
+/** A page at `hash` that hears from the server. */
 async function open(hash, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
-  context.setDefaultTimeout(PATIENCE);
-  const page = await context.newPage();
-  page.wrong = [];
-  page.on("pageerror", (error) => page.wrong.push(error.message));
-  page.on("console", (message) => {
-    // What it says while the server is away is the browser's own.
-    if (message.type() === "error" && !/net::ERR_/.test(message.text())) page.wrong.push(message.text());
-  });
-  page.on("request", (request) => {
-    if (new URL(request.url()).origin !== lab.url) page.wrong.push(`asks ${request.url()}`);
-  });
-  await page.goto(`${lab.url}/#${hash}`);
+  const page = await visit(browser, lab, hash, options);
   await page.waitForSelector('[data-state="live"]');
   return page;
 }

@@ -58,8 +58,10 @@ export function send(method, url, token, body) {
   });
 }
 
+/** A home and its server. */
 export class Lab {
-  constructor() {
+  /** `settings` are lines of the section `serve` of its configuration. */
+  constructor(settings = "") {
     this.dir = mkdtempSync(join(tmpdir(), "sj-web-"));
     this.home = join(this.dir, "home");
     this.clients = [];
@@ -72,7 +74,7 @@ export class Lab {
       .replace(/^# disk_space = .*$/m, 'disk_space = "24MiB"');
     if (!text.includes('\ndisk_space = "24MiB"') || !text.includes('\nsize = "16MiB"'))
       throw new Error("sojourn.toml has other defaults");
-    writeFileSync(file, text);
+    writeFileSync(file, text.replace(/^\[serve\]$/m, `[serve]\n${settings}`));
     const image = join(this.dir, "debian-12.raw");
     writeFileSync(image, randomFillSync(Buffer.alloc(32 * MIB)));
     truncateSync(image, 4096 * MIB);
@@ -181,6 +183,24 @@ export function office(seed, number, writes = 0.2) {
     const write = random() < writes;
     return [write ? "W" : "R", write ? offset % (4 * MIB) : offset, random() < 0.8 ? 4096 : 16_384];
   });
+}
+
+/** A page of a lab at `hash`; its `wrong` gathers what must not happen on any, but for what `excused` says. */
+export async function visit(browser, lab, hash, { url = lab.url, excused = /net::ERR_/, ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
+  const page = await context.newPage();
+  page.wrong = [];
+  page.on("pageerror", (error) => page.wrong.push(error.message));
+  page.on("console", (message) => {
+    // What it says while the server is away is the browser's own.
+    if (message.type() === "error" && !excused.test(message.text())) page.wrong.push(message.text());
+  });
+  page.on("request", (request) => {
+    if (new URL(request.url()).origin !== url) page.wrong.push(`asks ${request.url()}`);
+  });
+  await page.goto(`${url}/#${hash}`);
+  return page;
 }
 
 /** A browser without a window. */
