@@ -2,11 +2,18 @@
 
 use crate::address::{Address, split_host_port};
 use block::{Error, Result};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, percent_encode,
+};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// What is escaped: all that RFC 3986 does not call unreserved, but for the slash.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// An export of a server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`; `nbds://`
 /// and `nbds+unix://` when the connection is to be encrypted.
@@ -133,35 +140,16 @@ impl fmt::Display for Uri {
     }
 }
 
-fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for byte in bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(*byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+fn encode(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encode(bytes, ESCAPED)
 }
 
+/// The bytes that an encoded text stands for; `None` for a `%` without two hexadecimal digits.
 fn decode(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        if *first == b'%' {
-            let [high, low, behind @ ..] = behind else { return None };
-            let high = char::from(*high).to_digit(16)?;
-            let low = char::from(*low).to_digit(16)?;
-            bytes.push((high * 16 + low) as u8);
-            rest = behind;
-        } else {
-            bytes.push(*first);
-            rest = behind;
-        }
-    }
-    Some(bytes)
+    let mut escapes = text.as_bytes().split(|byte| *byte == b'%').skip(1);
+    let whole = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
+    let all = escapes.all(|behind| behind.get(..2).is_some_and(whole));
+    all.then(|| percent_decode_str(text).collect())
 }
 
 #[cfg(test)]
