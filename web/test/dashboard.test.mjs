@@ -301,6 +301,8 @@ test("every answer is what openapi.json says", async () => {
     ["delete", "/api/v1/disks/{disk}/snapshots/{snapshot}", { disk: "api", snapshot: "monday" }],
     ["delete", "/api/v1/disks/{disk}", { disk: "api" }],
     ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
+    ["post", "/api/v1/images/{image}/import", { image: "sent" }, Buffer.alloc(1 << 20)],
+    ["delete", "/api/v1/images/{image}", { image: "sent:1" }],
     ["post", "/api/v1/images/{image}/restore", { image: "debian:api" }, {}],
     ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
     ["post", "/api/v1/cache", {}, { policy: "fmpq" }],

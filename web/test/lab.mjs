@@ -42,11 +42,13 @@ export function get(url, headers = {}) {
   });
 }
 
-/** A request of a token's bearer, with a body if there is one; gives its status and text. */
+/** A request of a token's bearer, with a body if there is one, bytes or what becomes JSON; gives its status and text. */
 export function send(method, url, token, body) {
   return new Promise((ready, fail) => {
-    const json = body && JSON.stringify(body);
-    const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+    const bytes = Buffer.isBuffer(body);
+    const sent = bytes ? body : body && JSON.stringify(body);
+    const type = bytes ? "application/octet-stream" : "application/json";
+    const headers = { authorization: `Bearer ${token}`, "content-type": type };
     const request = http.request(url, { method, headers }, (answer) => {
       let text = "";
       answer.setEncoding("utf8");
@@ -54,7 +56,7 @@ export function send(method, url, token, body) {
       answer.on("end", () => ready({ status: answer.statusCode, text }));
     });
     request.on("error", fail);
-    request.end(json);
+    request.end(sent);
   });
 }
 

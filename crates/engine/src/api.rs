@@ -4,6 +4,7 @@
 use disk::BlockPlace;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use store::import::ImportStats;
 
 /// A verb on disks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -346,6 +347,16 @@ pub struct ImageView {
     /// Why nothing but the name is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
+}
+
+/// An image version that was imported.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImportView {
+    /// The version.
+    #[serde(flatten)]
+    pub image: ImageView,
+    /// Figures of the import.
+    pub stats: ImportStats,
 }
 
 /// What a rebase found.

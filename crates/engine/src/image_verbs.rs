@@ -1,8 +1,93 @@
 //! What the verbs on image versions do: the same for a command and for the server.
 
-use crate::image_views::Users;
+use crate::api::ImportView;
+use crate::image_views::{self, Users};
+use crate::world;
 use block::{Error, Result};
-use store::{ImageName, RefKind, Store, images};
+use formats::{Format, Packed};
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use store::{ImageName, Progress, RefBody, RefKind, Session, Store, images, import};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Bytes at the beginning of a stream by which it is known for no raw image.
+const HEAD: u64 = 512;
+
+/// A raw image that comes as a stream of bytes, from its first to its last.
+pub struct RawStream<R> {
+    /// What it is called where something is wrong with it.
+    pub what: String,
+    /// Where it came from, as the version tells; empty when nobody knows.
+    pub source: String,
+    /// It is taken as it is; otherwise one that begins as no raw image does is refused.
+    pub as_it_is: bool,
+    /// The bytes.
+    pub bytes: R,
+}
+
+impl<R: AsyncRead + Unpin + Send> RawStream<R> {
+    /// Its bytes, when they begin as those of a raw image called `name` may.
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when it is packed, or an image of another format; that of
+    /// reading it.
+    pub async fn begun(mut self, name: &str) -> Result<impl AsyncRead + Unpin + Send + use<R>> {
+        let mut head = Vec::new();
+        let begun = (&mut self.bytes).take(HEAD).read_to_end(&mut head).await;
+        begun.map_err(|e| Error::io(&self.what, e))?;
+        if !self.as_it_is {
+            must_be_raw(&head, &self.what, name)?;
+        }
+        Ok(Cursor::new(head).chain(self.bytes))
+    }
+}
+
+/// Refuses a stream that begins as no raw image does.
+fn must_be_raw(head: &[u8], what: &str, name: &str) -> Result<()> {
+    if let Some(packed) = Packed::by_magic(head) {
+        return Err(is_packed(what, packed, "FILE", name));
+    }
+    match Format::by_magic(head) {
+        Format::Raw => Ok(()),
+        format => Err(Error::unsupported(format!(
+            "{what} is a {format} image, and can only be raw; put it into a file and import that: \
+             sojourn image import FILE {name}"
+        ))),
+    }
+}
+
+/// The error for a source that is packed, and how to unpack `file` on the way to the image `name`.
+pub fn is_packed(what: &str, packed: Packed, file: &str, name: &str) -> Error {
+    Error::unsupported(format!(
+        "{what} is packed with {packed}; unpack it on the way: {} {file} | sojourn image import - {name}",
+        packed.unpacker()
+    ))
+}
+
+/// Makes an image version of a raw stream. Nothing is visible before all of it is stored.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when the version exists; those of [`RawStream::begun`] and
+/// [`import::from_stream`]. There is no version then.
+pub async fn import_stream(
+    session: &Session,
+    name: &ImageName,
+    stream: RawStream<impl AsyncRead + Unpin + Send>,
+    progress: &dyn Progress,
+) -> Result<ImportView> {
+    let source = stream.source.clone();
+    let bytes = stream.begun(&name.to_string()).await?;
+    let imported = import::from_stream(session, bytes, progress).await?;
+    let known = (!source.is_empty()).then(|| (images::SOURCE.to_owned(), source));
+    let body = RefBody {
+        manifest: Some(imported.manifest),
+        size: imported.size,
+        created: world::system().clock.now(),
+        labels: BTreeMap::from_iter(known),
+    };
+    let record = images::publish(session, name, body).await?;
+    Ok(ImportView { image: image_views::view(&record)?, stats: imported.stats })
+}
 
 /// Takes its name from an image version.
 ///

@@ -1,7 +1,9 @@
 //! A server on another machine, by its HTTP API: the other side of [`http_api`](crate::http_api).
 
+mod upload;
 mod url;
 
+pub use upload::ImageUpload;
 pub use url::ServerUrl;
 
 use crate::api::{CacheRequest, Draining, Problem, Reloaded};
@@ -14,15 +16,17 @@ use engine::api::{
 };
 use engine::image_views::ImageDetails;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::request;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use rustix::net::sockopt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -43,12 +47,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(30);
 const PROBE: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
+/// What is escaped in a name: all but letters, digits and these.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 /// What the paths of the API begin with.
 const PATH: &str = "/api/v1";
 
 /// A server that is reached by HTTP.
-/// What is escaped in a name: all but letters, digits and these.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 pub struct RemoteServer {
     url: ServerUrl,
     /// With HTTPS.
@@ -299,11 +303,21 @@ impl RemoteServer {
         body: Option<Value>,
     ) -> Result<T> {
         let request = self.request(method, path, body)?;
+        let (status, body) = self.send(request).await?;
+        self.answered(status, &body)
+    }
+
+    /// Sends a request; gives the status and the body of the answer.
+    async fn send<B>(&self, request: Request<B>) -> Result<(StatusCode, Bytes)>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let gone = |e: std::io::Error| Error::io(format!("the server at {}", self.url), e);
         let late = |_| Error::unavailable(format!("the server at {} cannot be reached", self.url));
         let stream = timeout(CONNECT, self.connect()).await.map_err(late)??;
-        let (status, body) = match &self.tls {
-            None => self.exchange(stream, request).await?,
+        match &self.tls {
+            None => self.exchange(stream, request).await,
             Some(tls) => {
                 let name = ServerName::try_from(self.url.place.host.clone()).map_err(|_| {
                     Error::invalid(format!("{:?} cannot be in a certificate", self.url.place.host))
@@ -311,13 +325,17 @@ impl RemoteServer {
                 let connector = TlsConnector::from(Arc::clone(tls));
                 let stream =
                     timeout(CONNECT, connector.connect(name, stream)).await.map_err(late)?;
-                self.exchange(stream.map_err(gone)?, request).await?
+                self.exchange(stream.map_err(gone)?, request).await
             }
-        };
-        if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|e| self.unreadable(&e.to_string()));
         }
-        match serde_json::from_slice::<Problem>(&body) {
+    }
+
+    /// What an answer says, or its error.
+    fn answered<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T> {
+        if status.is_success() {
+            return serde_json::from_slice(body).map_err(|e| self.unreadable(&e.to_string()));
+        }
+        match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => Err(self.refused(status, problem.into())),
             Err(_) => Err(self.unreadable(&format!("HTTP status {status}"))),
         }
@@ -342,14 +360,8 @@ impl RemoteServer {
         ))
     }
 
-    fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<Request<Full<Bytes>>> {
-        let wrong =
-            |e: hyper::http::Error| Error::internal("cannot make the request").with_source(e);
+    /// A request without its body, which shows the token.
+    fn head(&self, method: Method, path: &str) -> Result<request::Builder> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -363,6 +375,16 @@ impl RemoteServer {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
+        Ok(request)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Request<Full<Bytes>>> {
+        let mut request = self.head(method, path)?;
         let body = match body {
             Some(body) => {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -370,7 +392,7 @@ impl RemoteServer {
             }
             None => String::new(),
         };
-        request.body(Full::new(body.into())).map_err(wrong)
+        request.body(Full::new(body.into())).map_err(unmade)
     }
 
     async fn connect(&self) -> Result<TcpStream> {
@@ -396,13 +418,11 @@ impl RemoteServer {
         Ok(stream)
     }
 
-    async fn exchange<S>(
-        &self,
-        stream: S,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, Bytes)>
+    async fn exchange<S, B>(&self, stream: S, request: Request<B>) -> Result<(StatusCode, Bytes)>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let gone = |e: &dyn std::fmt::Display| {
             Error::unavailable(format!(
@@ -419,6 +439,11 @@ impl RemoteServer {
         let body = Limited::new(answer.into_body(), MAXIMUM).collect().await;
         Ok((status, body.map_err(|e| gone(&e))?.to_bytes()))
     }
+}
+
+/// The error for a request that HTTP has no form for.
+fn unmade(error: hyper::http::Error) -> Error {
+    Error::internal("cannot make the request").with_source(error)
 }
 
 /// The path of a disk, or of something of it.

@@ -7,7 +7,7 @@ mod common;
 use common::{Done, Lab};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A user on another machine: no home, a token in a file.
 struct User<'a> {
@@ -26,6 +26,10 @@ impl User<'_> {
             .env_remove("SOJOURN_TOKEN_FILE")
             .env("HOME", "/nonexistent");
         command
+    }
+
+    fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.line(&format!("--json {line}")).ok()).unwrap()
     }
 
     fn line(&self, line: &str) -> Done {
@@ -88,13 +92,50 @@ fn what_works_on_a_home_works_on_a_server() {
     user.line("disk show alice").fails(3, &["no disk alice"]);
     user.line("disk show ../alice").fails(2, &["../alice"]);
     // What does not work so says it in a sentence, and what needs no home works as ever.
-    for line in ["gc", "serve", "token list", "store stats", "image import x y", "attach alice"] {
+    for line in ["gc", "serve", "token list", "store stats", "image verify debian", "attach alice"]
+    {
         user.line(line).fails(10, &["server's machine"]);
     }
     user.line("simulate profiles").ok();
     assert_eq!(user.line("drain --timeout 60").ok(), "the server ends\n");
     assert_eq!(server.wait(), 0);
     user.line("disk list").fails(6, &["127.0.0.1"]);
+}
+
+#[test]
+fn an_image_of_this_machine_is_imported_by_a_server() {
+    let (lab, content) = Lab::with_image();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    token(&lab, "operator --operate");
+    let user = User { lab: &lab, url: format!("http://{}", http(&lab)) };
+    let raw = lab.path("golden.raw").display().to_string();
+    let qcow2 = lab.path("golden.qcow2").display().to_string();
+    lab.line(&format!("image export debian {qcow2}")).ok();
+    let told = user.line(&format!("image import {raw} sent")).ok();
+    assert!(told.starts_with("image sent:1 made: 8 MiB, of which 0 B were new"), "{told}");
+    let view = user.json(&format!("image import {qcow2} sent"));
+    assert_eq!((&view["image"], &view["source"]), (&"sent:2".into(), &"golden.qcow2".into()));
+    let mut child = user.command("image import - sent:stdin");
+    let child = child.env("SOJOURN_TOKEN_FILE", lab.path("token")).stdin(Stdio::piped());
+    let mut child = child.stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&content).unwrap();
+    assert!(child.wait().unwrap().success());
+    for version in ["sent:1", "sent:2", "sent:stdin"] {
+        let out = lab.path(version);
+        lab.line(&format!("image export {version} {}", out.display())).ok();
+        assert!(std::fs::read(out).unwrap() == content, "{version}");
+    }
+
+    user.line(&format!("image import {raw} sent:2")).fails(4, &["sent:2"]);
+    user.line("image import /nonexistent sent").fails(3, &["/nonexistent"]);
+    user.line(&format!("image import {raw} ../x")).fails(2, &["../x"]);
+    user.line(&format!("image import {raw} sent --boot-list debian:1")).fails(10, &["boot-list"]);
+    let odd = lab.file("odd.raw", &[1; 700]).display().to_string();
+    user.line(&format!("image import {odd} sent")).fails(2, &["700 bytes"]);
+    lab.line("token revoke operator").ok();
+    token(&lab, "reader --read");
+    user.line(&format!("image import {raw} sent")).fails(9, &["reader", "operate"]);
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]

@@ -21,10 +21,12 @@ use engine::{image_verbs, verbs};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Changes that are carried out at a time: a quarter of the clients that have a place.
 const CHANGES: usize = 16;
+/// Images of these that are taken in at a time: each is cut and compressed by all processors, and may take long.
+const IMPORTS: usize = 2;
 /// Disks that are looked at at a time; more wait.
 const LOOKS: usize = 4;
 
@@ -34,6 +36,7 @@ pub(crate) struct HttpApi {
     running: Arc<RunningServer>,
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    imports: Arc<Semaphore>,
 }
 
 /// A verb on an image version, as it is noted.
@@ -53,7 +56,8 @@ impl HttpApi {
     pub(crate) fn new(running: &Arc<RunningServer>) -> Self {
         let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
         let (changes, looks) = (Arc::new(changes), Arc::new(looks));
-        Self { running: Arc::clone(running), changes, looks }
+        let imports = Arc::new(Semaphore::new(IMPORTS));
+        Self { running: Arc::clone(running), changes, looks, imports }
     }
 
     /// Carries out a verb on disks that changes nothing, for bearers of tokens: each looks into the store
@@ -160,6 +164,19 @@ impl HttpApi {
         }
     }
 
+    /// The turn of an image that is taken in.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) when as many are taken in as may be: the answer is [`busy`].
+    pub(super) fn turn_to_import(&self) -> Result<OwnedSemaphorePermit> {
+        let turn = Arc::clone(&self.imports).try_acquire_owned();
+        turn.map_err(|_| {
+            Error::unavailable(format!(
+                "the server takes {IMPORTS} images in already; try again in a moment"
+            ))
+        })
+    }
+
     /// The server.
     pub(super) fn running(&self) -> Arc<RunningServer> {
         Arc::clone(&self.running)
@@ -184,19 +201,16 @@ impl HttpApi {
 
     /// Carries out a verb in a task of its own: it is finished, and noted, even when its client goes away,
     /// which keeps its place meanwhile. Fails with an answer when it could not begin.
-    async fn carry_out<T: Send + 'static>(
+    pub(super) async fn carry_out<T: Send + 'static>(
         &self,
         asker: &Asker,
         deed: Deed,
         verb: impl Future<Output = Result<T>> + Send + 'static,
     ) -> std::result::Result<Result<T>, Response> {
         let Ok(turn) = Arc::clone(&self.changes).try_acquire_owned() else {
-            let error = Error::unavailable(format!(
+            return Err(busy(&Error::unavailable(format!(
                 "the server carries out {CHANGES} changes already; try again in a moment"
-            ));
-            let mut response = problem(&error);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            return Err(response);
+            ))));
         };
         let kept = asker.origin.keep_place();
         let token = asker.caller.token().map(str::to_owned);
@@ -222,7 +236,14 @@ fn stopping() -> Error {
     Error::unavailable("the server is stopping")
 }
 
-fn carried(mut response: Response) -> Response {
+/// The answer where too much is going on.
+pub(super) fn busy(error: &Error) -> Response {
+    let mut response = problem(error);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+pub(super) fn carried(mut response: Response) -> Response {
     response.extensions_mut().insert(CarriedOut);
     response
 }

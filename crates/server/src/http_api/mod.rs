@@ -7,6 +7,8 @@
 //! | [`requests`] | what is taken out of a request, and what is wrong with it |
 //! | [`rights`] | which right each verb takes, and what a token must cover |
 //! | [`server_verbs`] | verbs on the server itself |
+//! | [`import`] | an image that is sent, which becomes a version |
+//! | [`upload`] | the bytes that are sent, and how slowly they may come |
 //! | [`carry`] | a verb carried out: how many at a time, noted, and answered |
 //!
 //! Every change takes a token, which no browser sends by itself: that, `Sec-Fetch-Site`, `Origin` and a
@@ -14,10 +16,12 @@
 //! right in [`rights`], and both in `openapi.json`.
 
 mod carry;
+mod import;
 mod requests;
 mod rights;
 mod routes;
 mod server_verbs;
+mod upload;
 
 pub(crate) use carry::{HttpApi, note_refusals};
 #[cfg(test)]

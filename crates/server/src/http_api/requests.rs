@@ -91,6 +91,26 @@ pub(super) struct RemoveHow {
     pub(super) lost: bool,
 }
 
+/// How an image is imported.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ImportHow {
+    /// Where it came from, as the version tells.
+    #[serde(default)]
+    pub(super) source: String,
+    /// What the bytes are: looked at, if nobody says.
+    #[serde(default)]
+    pub(super) format: Option<SentFormat>,
+}
+
+/// What may be sent as an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SentFormat {
+    /// The bytes of a disk, whatever they begin with.
+    Raw,
+}
+
 /// How the block cache is to be; what is not named stays.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

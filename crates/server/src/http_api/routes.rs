@@ -1,6 +1,7 @@
 //! What is carried out where.
 
 use super::carry::{HttpApi, ImageRequest};
+use super::import;
 use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
@@ -14,7 +15,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 22] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 23] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -33,6 +34,7 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 22] {
         ("/api/v1/elsewhere", "get", get(elsewhere)),
         ("/api/v1/images/{image}", "get", get(show_image)),
         ("/api/v1/images/{image}", "delete", delete(remove_image)),
+        ("/api/v1/images/{image}/import", "post", post(import::import)),
         ("/api/v1/images/{image}/restore", "post", post(restore_image)),
         ("/api/v1/cache", "get", get(server_verbs::cache)),
         ("/api/v1/cache", "post", post(server_verbs::change_cache)),

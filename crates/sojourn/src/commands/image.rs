@@ -38,7 +38,9 @@ Nothing becomes visible before all of it is stored. An import that was interrupt
 with the same command; what it had stored is not stored again.
 
 Compressed files are refused, and on stdin all but raw images; --format raw says that a disk does
-begin as they do.")]
+begin as they do.
+
+With --server the image is read on this machine and sent, raw, to the server's store.")]
     Import(ImportArgs),
     /// List the images and their versions
     #[command(after_help = "\
@@ -161,13 +163,14 @@ pub(crate) async fn run_on(
     output: Output,
 ) -> Result<()> {
     match verb {
+        ImageCommand::Import(args) => import::run_on(args, server, output).await,
         ImageCommand::List => print_list(&server.images().await?, output),
         ImageCommand::Show(args) => print_details(&server.image(&args.name).await?, output),
         ImageCommand::Remove(args) => output.done(&server.remove_image(&args.name).await?),
         ImageCommand::Restore(args) => output.done(&server.restore_image(&args.name).await?),
         _ => Err(Error::unsupported(
-            "of the verbs on images list, show, remove and restore work with --server; run the others on the \
-             server's machine",
+            "of the verbs on images import, list, show, remove and restore work with --server; run the others \
+             on the server's machine",
         )),
     }
 }

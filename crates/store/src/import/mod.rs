@@ -23,7 +23,7 @@ use crate::{ManifestId, Progress, Session};
 use block::{BLOCK, Device, Error, Result};
 use pipeline::Pipeline;
 use sections::Sections;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// How changed ranges become chunks.
@@ -47,7 +47,7 @@ pub struct Imported {
 }
 
 /// Figures of an import, in chunks and plain bytes unless said otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ImportStats {
     /// Bytes that were looked at, holes included; for [`derive()`], the changed ones and their
     /// neighbourhood.
@@ -68,6 +68,14 @@ pub struct ImportStats {
     pub packs: u64,
 }
 
+/// Fails when no image may have this size in bytes.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when it is 0, not a multiple of 512, or above 256 TiB.
+pub fn check_size(size: u64) -> Result<()> {
+    manifest_root::check_size(size)
+}
+
 /// Imports a device. What the store has already is not stored again, so an import that was
 /// interrupted goes on where it ended.
 ///
@@ -83,7 +91,7 @@ pub async fn from_device(
     progress: &dyn Progress,
 ) -> Result<Imported> {
     let size = source.size();
-    manifest_root::check_size(size)?;
+    check_size(size)?;
     let mut pipeline = Pipeline::new(session, progress).await?;
     let mut sections = Sections::new(source, size);
     let mut at = 0;
@@ -133,7 +141,7 @@ pub async fn from_stream(
         size += filled as u64;
         pipeline.advance().await?;
     }
-    manifest_root::check_size(size)?;
+    check_size(size)?;
     pipeline.finish(size).await
 }
 

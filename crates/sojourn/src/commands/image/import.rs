@@ -5,29 +5,134 @@ use crate::commands::boot_list;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::remote;
-use block::{ByteSize, Device, Error, Result, offload};
-use engine::api::ImageView;
+use block::{ByteSize, Device, Error, Result, Span, offload};
+use bytes::{Bytes, BytesMut};
+use engine::api::ImportView;
 use engine::boot_list::give;
+use engine::image_verbs::{RawStream, is_packed};
 use engine::{Config, Home, image_views, world};
 use formats::{Format, OpenOptions, Packed};
-use serde::Serialize;
+use server::remote::{ImageUpload, RemoteServer};
 use std::collections::BTreeMap;
-use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use store::{ImageName, ImportStats, Imported, RefBody, RefRecord, Session, Store, images, import};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, Stdin};
 
 /// What standard input is called.
 const STDIN: &str = "standard input";
-/// Bytes at the beginning of standard input that are looked at.
-const HEAD: u64 = 512;
+/// The most bytes that are sent at a time.
+const PIECE: u64 = 1 << 20;
 
-/// What an import gave.
-#[derive(Serialize)]
-struct ImportView {
-    #[serde(flatten)]
-    image: ImageView,
-    stats: ImportStats,
+/// What an image is read from.
+enum ImageSource {
+    /// A file or a block device.
+    File(Arc<dyn Device>),
+    /// An export of an NBD server.
+    Export(nbd::Remote),
+    /// Standard input.
+    Stdin(RawStream<Stdin>),
+}
+
+impl ImageSource {
+    /// Opens what the arguments name; what has to be converted first is put into `scratch`.
+    async fn open(args: &ImportArgs, scratch: PathBuf) -> Result<Self> {
+        if args.source == "-" {
+            if args.format.is_some_and(|format| format != Format::Raw) {
+                return Err(Error::unsupported(
+                    "standard input can only be raw; put the image into a file to import it",
+                ));
+            }
+            let (what, as_it_is) = (STDIN.to_owned(), args.format.is_some());
+            let (source, bytes) = (what.clone(), tokio::io::stdin());
+            return Ok(Self::Stdin(RawStream { what, source, as_it_is, bytes }));
+        }
+        if is_uri(&args.source) {
+            if args.format.is_some() {
+                return Err(Error::invalid("--format is for files; an NBD server gives raw bytes"));
+            }
+            return Ok(Self::Export(remote::connect(&args.source.parse()?).await?));
+        }
+        if let Some((scheme @ ("http" | "https" | "ftp"), _)) = args.source.split_once("://") {
+            return Err(Error::unsupported(format!(
+                "{scheme} is not read here; have it downloaded: curl -fL {} | sojourn image import - {}",
+                args.source, args.name
+            )));
+        }
+        let path = Path::new(&args.source);
+        if args.format.is_none()
+            && let Some(packed) = packed(path).await?
+        {
+            return Err(is_packed(&args.source, packed, &args.source, &args.name));
+        }
+        std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
+        let options = OpenOptions { format: args.format, read_only: true, scratch };
+        Ok(Self::File(formats::open(path, options).await?))
+    }
+
+    /// Has all of it stored.
+    async fn import(self, session: &Session, name: &str) -> Result<Imported> {
+        let bar = |size| Bar::bytes("importing", size);
+        match self {
+            Self::File(device) => {
+                import::from_device(session, &*device, &bar(Some(device.size()))).await
+            }
+            Self::Export(remote) => {
+                let imported =
+                    import::from_device(session, &remote, &bar(Some(remote.size()))).await;
+                remote.close().await;
+                imported
+            }
+            Self::Stdin(stream) => {
+                let bytes = stream.begun(name).await?;
+                import::from_stream(session, bytes, &bar(None)).await
+            }
+        }
+    }
+
+    /// Has all of it sent to a server.
+    async fn send(self, server: &RemoteServer, name: &str, source: &str) -> Result<ImportView> {
+        let upload = |size| ImageUpload { name, source, size };
+        match self {
+            Self::File(device) => send_device(server, upload(Some(device.size())), &*device).await,
+            Self::Export(remote) => {
+                let sent = send_device(server, upload(Some(remote.size())), &remote).await;
+                remote.close().await;
+                sent
+            }
+            Self::Stdin(stream) => {
+                let mut bytes = stream.begun(name).await?;
+                let bar = Bar::bytes("sending", None);
+                let next = async || {
+                    let mut piece = BytesMut::with_capacity(PIECE as usize);
+                    let read = bytes.read_buf(&mut piece).await;
+                    bar.moved(read.map_err(|e| Error::io(STDIN, e))? as u64);
+                    Ok(piece.freeze())
+                };
+                server.import_image(upload(None), next).await
+            }
+        }
+    }
+}
+
+/// Sends a device, from its first byte to its last.
+async fn send_device(
+    server: &RemoteServer,
+    upload: ImageUpload<'_>,
+    device: &dyn Device,
+) -> Result<ImportView> {
+    let size = device.size();
+    import::check_size(size)?;
+    let bar = Bar::bytes("sending", Some(size));
+    let mut pieces = Span::whole(size).pieces(PIECE);
+    let next = async || {
+        let Some(piece) = pieces.next() else { return Ok(Bytes::new()) };
+        let mut bytes = vec![0; piece.len() as usize];
+        device.read(piece, &mut bytes).await?;
+        bar.moved(piece.len());
+        Ok(Bytes::from(bytes))
+    };
+    server.import_image(upload, next).await
 }
 
 pub(super) async fn run(
@@ -36,13 +141,35 @@ pub(super) async fn run(
     store: &Store,
     output: Output,
 ) -> Result<()> {
-    let name: ImageName = args.name.parse().map_err(|e| args.swapped().unwrap_or(e))?;
+    let name = name_of(args)?;
     images::must_be_free(store, &name).await?;
     let session = store.session(&format!("import of {name}")).await?;
     let imported = import_version(args, &name, home, &session).await;
     let (record, stats) = session.close(imported).await?;
-    let view = ImportView { image: image_views::view(&record)?, stats };
-    output.print(&view, || {
+    print(&ImportView { image: image_views::view(&record)?, stats }, output)
+}
+
+/// Sends an image to a server, in whose store it becomes a version.
+pub(super) async fn run_on(args: &ImportArgs, server: &RemoteServer, output: Output) -> Result<()> {
+    let name = name_of(args)?.to_string();
+    if args.boot_list.is_some() {
+        return Err(Error::unsupported(format!(
+            "a boot list is given on the server's machine: sojourn image boot-list record {name} FILE"
+        )));
+    }
+    let sent = match ImageSource::open(args, std::env::temp_dir()).await {
+        Ok(source) => source.send(server, &name, &origin(args)).await,
+        Err(e) => Err(named(e, args)),
+    };
+    print(&sent?, output)
+}
+
+fn name_of(args: &ImportArgs) -> Result<ImageName> {
+    args.name.parse().map_err(|e| args.swapped().unwrap_or(e))
+}
+
+fn print(view: &ImportView, output: Output) -> Result<()> {
+    output.print(view, || {
         let stats = &view.stats;
         format!(
             "image {} made: {}, of which {} were new and took {} in the store",
@@ -54,22 +181,33 @@ pub(super) async fn run(
     })
 }
 
+/// What the version tells of where it came from.
+fn origin(args: &ImportArgs) -> String {
+    match args.source.as_str() {
+        "-" => STDIN.to_owned(),
+        uri if is_uri(uri) => uri.to_owned(),
+        path => Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    }
+}
+
+/// An error that names the source.
+fn named(error: Error, args: &ImportArgs) -> Error {
+    let source = if args.source == "-" { STDIN } else { &args.source };
+    if error.message().contains(source) { error } else { error.context(source) }
+}
+
 async fn import_version(
     args: &ImportArgs,
     name: &ImageName,
     home: &Home,
     session: &Session,
 ) -> Result<(RefRecord, ImportStats)> {
-    let imported = read_source(args, home, session).await.map_err(|e| {
-        let source = if args.source == "-" { STDIN } else { &args.source };
-        if e.message().contains(source) { e } else { e.context(source) }
-    })?;
-    let source = match args.source.as_str() {
-        "-" => STDIN.to_owned(),
-        uri if is_uri(uri) => uri.to_owned(),
-        path => Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    let imported = match ImageSource::open(args, home.scratch()).await {
+        Ok(source) => source.import(session, &args.name).await,
+        Err(e) => Err(e),
     };
-    let mut labels = BTreeMap::from([(images::SOURCE.to_owned(), source)]);
+    let imported = imported.map_err(|e| named(e, args))?;
+    let mut labels = BTreeMap::from([(images::SOURCE.to_owned(), origin(args))]);
     if let Some(what) = &args.boot_list {
         let manifest = session.store().manifest(&imported.manifest).await?;
         let list = boot_list::from(session.store(), &manifest, what).await?;
@@ -85,81 +223,7 @@ async fn import_version(
     Ok((images::publish(session, name, body).await?, imported.stats))
 }
 
-async fn read_source(args: &ImportArgs, home: &Home, session: &Session) -> Result<Imported> {
-    if args.source == "-" {
-        if args.format.is_some_and(|format| format != Format::Raw) {
-            return Err(Error::unsupported(
-                "standard input can only be raw; put the image into a file to import it",
-            ));
-        }
-        return read_stdin(args, session).await;
-    }
-    if is_uri(&args.source) {
-        if args.format.is_some() {
-            return Err(Error::invalid("--format is for files; an NBD server gives raw bytes"));
-        }
-        let remote = remote::connect(&args.source.parse()?).await?;
-        let bar = Bar::bytes("importing", Some(remote.size()));
-        let imported = import::from_device(session, &remote, &bar).await;
-        remote.close().await;
-        return imported;
-    }
-    if let Some((scheme @ ("http" | "https" | "ftp"), _)) = args.source.split_once("://") {
-        return Err(Error::unsupported(format!(
-            "{scheme} is not read here; have it downloaded: curl -fL {} | sojourn image import - {}",
-            args.source, args.name
-        )));
-    }
-    let path = Path::new(&args.source);
-    if args.format.is_none()
-        && let Some(packed) = packed(path).await?
-    {
-        return Err(is_packed(&args.source, packed, &args.source, &args.name));
-    }
-    let scratch = home.scratch();
-    std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
-    let options = OpenOptions { format: args.format, read_only: true, scratch };
-    let device = formats::open(path, options).await?;
-    let bar = Bar::bytes("importing", Some(device.size()));
-    import::from_device(session, &*device, &bar).await
-}
-
 async fn packed(path: &Path) -> Result<Option<Packed>> {
     let path = path.to_owned();
     offload(move || formats::packed(&path)).await
-}
-
-async fn read_stdin(args: &ImportArgs, session: &Session) -> Result<Imported> {
-    let mut stdin = tokio::io::stdin();
-    let mut head = Vec::new();
-    let begun = (&mut stdin).take(HEAD).read_to_end(&mut head).await;
-    begun.map_err(|e| Error::io(STDIN, e))?;
-    if args.format.is_none() {
-        must_be_raw(&head, &args.name)?;
-    }
-    let bar = Bar::bytes("importing", None);
-    import::from_stream(session, Cursor::new(head).chain(stdin), &bar).await
-}
-
-/// Refuses a stream that begins as no raw disk does.
-fn must_be_raw(head: &[u8], name: &str) -> Result<()> {
-    if let Some(packed) = Packed::by_magic(head) {
-        return Err(is_packed(STDIN, packed, "FILE", name));
-    }
-    match Format::by_magic(head) {
-        Format::Raw => Ok(()),
-        format => Err(Error::unsupported(format!(
-            "{STDIN} is a {format} image, and can only be raw; put it into a file and import that: \
-             sojourn image import FILE {name}"
-        ))),
-    }
-}
-
-/// The error for a packed source.
-fn is_packed(source: &str, packed: Packed, file: &str, name: &str) -> Error {
-    Error::unsupported(format!(
-        "{source} is packed with {packed}; unpack it on the way: {} {file} | sojourn image import - \
-         {name}",
-        packed.unpacker()
-    ))
 }
