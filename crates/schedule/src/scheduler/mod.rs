@@ -9,7 +9,6 @@ mod cfq;
 mod clook;
 mod cscan;
 mod deadline;
-mod fair;
 mod fcfs;
 mod hit_clook;
 mod hit_satf;
