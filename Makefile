@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-cache   CPU time of a hit and a miss of the block cache, and its memory, ENTRIES=262144"
 	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
 	@echo "make bench-schedule   simulated disk requests per second of CPU time, and the time of a plan, FILES=1000000"
+	@echo "make bench-throttle   how exact a throttle is in real time, and schedulers on one that is 1, 4 and 8 times as slow (five minutes; nothing else may run)"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
 	@echo "make screenshots  the pictures of docs/dashboard.md, anew (ten minutes)"
@@ -221,6 +222,12 @@ bench-schedule:
 	@scripts/setup build
 	$(CARGO) build --release --locked -p schedule --example bench_schedule
 	target/release/examples/bench_schedule $(FILES)
+
+bench-throttle:
+	@scripts/setup build
+	$(CARGO) build --release --locked -p throttle --example bench_throttle
+	target/release/examples/bench_throttle accuracy
+	target/release/examples/bench_throttle schedulers
 
 fmt:
 	$(CARGO) fmt --all

@@ -187,7 +187,7 @@ impl block::Layer for Throttled {
 mod tests {
     use super::*;
     use crate::faults::Stall;
-    use block::{ErrorKind, Extent, Memory};
+    use block::{ErrorKind, Extent, Fault, Faulty, Memory, Operation};
     use schedule::Profile;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -329,6 +329,25 @@ mod tests {
         let span = Span::between((2 << 20) - 512, 2 << 20);
         let error = throttle.write(span, &[0; 512], Durability::Buffered).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_device_that_fails_or_vanishes_below_is_told_when_the_model_would_answer() {
+        let kinds = [ErrorKind::Corrupt, ErrorKind::NotFound, ErrorKind::NoSpace];
+        for kind in kinds {
+            let clock = Arc::new(Virtual::default());
+            let setup = setup("cheetah-15k4", 1.0, Faults::default());
+            let throttle = Arc::new(Throttle::new(Arc::clone(&clock) as _, setup).unwrap());
+            let plan = move |_: Operation| Fault::Fail(kind);
+            let disk = throttle.over(Arc::new(Faulty::new(Memory::new(1 << 20), plan)));
+            let span = Span::between(8192, 12_288);
+            let read = disk.read(span, &mut [0; 4096]).await.unwrap_err();
+            let written = disk.write(span, &[0; 4096], Durability::Buffered).await.unwrap_err();
+            assert_eq!((read.kind(), written.kind()), (kind, kind));
+            assert!(clock.now() >= 2 * 4_250_000, "{}", clock.now());
+            let counters = throttle.counters();
+            assert_eq!((counters.requests, counters.failed), (2, 0), "not a fault of ours");
+        }
     }
 
     #[tokio::test]
