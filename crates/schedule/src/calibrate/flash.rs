@@ -14,8 +14,8 @@ const SIZES: [u32; 5] = [8, 32, 128, 512, 2048];
 /// Reads in flight.
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Quantiles of a distribution.
-const QUANTILES: usize = 33;
+/// Quantiles of a distribution: so many that the 99th percentile is one of them.
+const QUANTILES: usize = 101;
 
 /// What a calibration found.
 #[derive(Clone, Debug, Serialize)]
@@ -157,5 +157,17 @@ mod tests {
                 assert!((fit.model_ms / fit.measured_ms - 1.0).abs() < 0.05, "{fit:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_tail_of_two_in_a_hundred_keeps_its_99th_percentile() {
+        let mut truth = Profile::named("ssd-nvme").unwrap();
+        let mut factors: Vec<f64> = (0..98).map(|i| 0.9 + f64::from(i) * 0.003).collect();
+        factors.extend([8.0, 9.0, 30.0]);
+        truth.ssd.as_mut().unwrap().spread = Spread::Quantiles(factors);
+        let mut probe = SimulatedDisk::new(truth.model().unwrap(), 3);
+        let found = calibrate(&mut probe, "x", "a test", 10_000, 1).unwrap();
+        let fit = found.fit.iter().find(|fit| fit.percentile == 99.0).unwrap();
+        assert!((0.7..1.35).contains(&(fit.model_ms / fit.measured_ms)), "{fit:?}");
     }
 }
