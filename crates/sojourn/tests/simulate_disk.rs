@@ -66,6 +66,10 @@ fn bad_loads_schedulers_and_profiles_are_told_in_a_sentence() {
         b"name = \"x\"\nsize = \"1G\"\n[linear]\nbase_ms = -1\nseek_ms = 0\nhit_ms = 0",
     );
     lab.file("ids.txt", b"1\n2\n3\n");
+    lab.file("garbage.csv", b"hello\nworld\n");
+    lab.file("cut.csv", b"time_us,op,offset,length\n0,R,0,4096\n5,R,x");
+    lab.file("empty.csv", b"");
+    lab.file("noise.bin", &[0xa5; 4000]);
     for (line, code, part) in [
         ("--scheduler elevator", 2, "is no scheduler; there are fcfs"),
         ("--scheduler cats:speed=3", 2, "no parameter"),
@@ -79,6 +83,15 @@ fn bad_loads_schedulers_and_profiles_are_told_in_a_sentence() {
         ("--requests 0", 2, "give more"),
         ("ids.txt --format ids", 2, "give --rate"),
         ("missing.csv", 3, "missing.csv"),
+        ("garbage.csv", 2, "sojourn: garbage.csv: line 1: 'hello' names no column"),
+        ("cut.csv", 2, "sojourn: cut.csv: line 3: the offset is not a number"),
+        ("empty.csv", 2, "empty, not a trace"),
+        ("noise.bin", 2, "not a trace of a known format"),
+        (".", 2, "a directory, not a trace"),
+        ("--profile /dev/zero", 2, "longer than 4 MiB; that is no profile"),
+        ("--profile garbage.csv", 2, "garbage.csv, line 1"),
+        ("--load random --think nan", 2, "--think is NaN"),
+        ("--load sequential --size 64M", 2, "up to 32M"),
     ] {
         lab.line(&format!("simulate disk {line}")).fails(code, &[part]);
     }

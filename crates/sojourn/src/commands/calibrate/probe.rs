@@ -16,7 +16,6 @@ const ALIGNED: usize = 4096;
 /// An open device or file.
 pub(super) struct ProbedDevice {
     fd: OwnedFd,
-    path: PathBuf,
     sectors: u64,
     buffer: Vec<u8>,
 }
@@ -49,7 +48,7 @@ impl ProbedDevice {
         if named.is_file() && named.blocks() < end / SECTOR / 8 * 7 {
             return Err(invalid("has holes, which are not read from the disk; give a full file"));
         }
-        Ok(Self { fd, path: path.to_owned(), sectors: end / SECTOR, buffer: Vec::new() })
+        Ok(Self { fd, sectors: end / SECTOR, buffer: Vec::new() })
     }
 
     /// Whether the kernel says that the device, or the one below the file, rotates; `None` when it does
@@ -67,7 +66,7 @@ impl ProbedDevice {
             .map(|text| text.trim() == "1")
     }
 
-    /// Reads whole blocks that hold these sectors, into an aligned part of `buffer`.
+    /// Reads whole blocks that hold these sectors, into an aligned part of `buffer`. Errors do not name the device.
     fn read_into(&self, buffer: &mut Vec<u8>, start: u64, sectors: u32) -> Result<()> {
         let from = start * SECTOR / ALIGNED as u64 * ALIGNED as u64;
         let end = (start + u64::from(sectors)) * SECTOR;
@@ -79,14 +78,11 @@ impl ProbedDevice {
         let mut done = 0;
         while from + (done as u64) < end {
             let room = &mut buffer[skip + done..skip + length];
-            let name = || self.path.display();
             match pread(&self.fd, room, from + done as u64) {
-                Ok(0) => {
-                    return Err(Error::unavailable(format!("{}: ended while it was read", name())));
-                }
+                Ok(0) => return Err(Error::unavailable("ended while it was read")),
                 Ok(count) => done += count,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(Error::io(name(), e.into())),
+                Err(e) => return Err(Error::io("cannot be read", e.into())),
             }
         }
         Ok(())
@@ -128,5 +124,38 @@ impl Probe for ProbedDevice {
             })
         })?;
         Ok(ms(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_vanishes_while_it_is_read_is_told_and_what_cannot_be_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.raw");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
+        let mut device = match ProbedDevice::open(&path) {
+            Err(e) if e.message().contains("O_DIRECT") => return,
+            opened => opened.unwrap(),
+        };
+        assert_eq!(device.sectors(), 2048);
+        assert!(device.read(1024, 8).unwrap() > 0.0);
+        // Its end goes away below the reader, as that of a device does which is pulled out.
+        file.set_len(4096).unwrap();
+        device.read(0, 8).unwrap();
+        let alone = device.read(1024, 8).unwrap_err();
+        let several = device.read_many(&[0, 1024, 0, 1024], 8, 2).unwrap_err();
+        for error in [alone, several] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            // Whoever calls says which one.
+            assert_eq!(error.message(), "ended while it was read");
+        }
     }
 }

@@ -9,7 +9,7 @@ use schedule::load::layout::{self, Layout};
 use schedule::load::random::{AccessPattern, Accesses, Closed, OpenLoad};
 use schedule::load::replay::{Replay, ReplaySelection};
 use schedule::load::surge::{Habits, Surge};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Sectors of the disk for each file of the seed's layout: a million on the seed's disk.
@@ -85,6 +85,12 @@ fn positive(name: &str, value: f64) -> Result<f64> {
         true => Ok(value),
         false => Err(Error::invalid(format!("{name} is {value}; give a number above 0"))),
     }
+}
+
+/// The error with the trace's name, which what reads the trace has given it already.
+fn named(path: &Path, error: Error) -> Error {
+    let name = path.display().to_string();
+    if error.message().starts_with(&name) { error } else { error.context(name) }
 }
 
 impl DiskLoadArgs {
@@ -193,7 +199,7 @@ impl DiskLoadArgs {
         let disk = self.disk.as_deref().map(|name| self.disk_number(name)).transpose()?;
         let source = self.reading.open(&path)?;
         let replay = Replay::new(source, ReplaySelection { disk, speed, rate })
-            .map_err(|e| e.context(path.display().to_string()))?;
+            .map_err(|e| named(&path, e))?;
         Ok(Box::new(replay))
     }
 
