@@ -19,6 +19,7 @@ use object_store::{
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// What every store has.
@@ -68,6 +69,39 @@ impl Mounted {
         }
     }
 
+    /// Fails while the store is away, and when it does not hold an object that was just put.
+    async fn must_still_hold(&self, location: &Path, was_put: bool) -> Result<()> {
+        self.must_be_there().await?;
+        if !was_put {
+            return Ok(());
+        }
+        match self.store().await?.head(location).await {
+            // It went away and came back.
+            Err(Error::NotFound { .. }) => Err(self.away.error()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Removes what was written below the mount point, as far as that can be done: nobody looks for it there.
+    async fn take_away(&self, location: &Path) {
+        let (place, name) = (PathBuf::from(&self.away.0), PathBuf::from(location.as_ref()));
+        let removed = offload(move || {
+            if place.join(SETTINGS).exists() {
+                return Ok(()); // it is back: what is there is the store's
+            }
+            let _ = std::fs::remove_file(place.join(&name));
+            // The directories that were made for it, while they are empty.
+            for directory in name.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty())
+            {
+                if std::fs::remove_dir(place.join(directory)).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        let _ = removed.await;
+    }
+
     /// What is said to be missing, in a store that is there.
     async fn judged<T>(&self, location: &Path, answer: Result<T>) -> Result<T> {
         if matches!(answer, Err(Error::NotFound { .. })) && location.as_ref() != SETTINGS {
@@ -103,7 +137,15 @@ impl super::layer::ObjectLayer for Mounted {
         opts: PutOptions,
     ) -> Result<PutResult> {
         self.must_be_there().await?;
-        self.store().await?.put_opts(location, payload, opts).await
+        let put = self.store().await?.put_opts(location, payload, opts).await;
+        // It may have gone away meanwhile: then the object lies below the mount point, and nobody finds it again.
+        if let Err(away) = self.must_still_hold(location, put.is_ok()).await {
+            if put.is_ok() {
+                self.take_away(location).await;
+            }
+            return Err(away);
+        }
+        put
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -207,6 +249,71 @@ impl ObjectStore for AwayDirectory {
 mod tests {
     use super::*;
     use crate::{create_local, put_new};
+
+    /// A share that goes away while an object is put there.
+    #[derive(Debug)]
+    struct Vanishing {
+        inner: Arc<dyn ObjectStore>,
+        from: std::path::PathBuf,
+        to: std::path::PathBuf,
+        comes_back: bool,
+    }
+
+    impl fmt::Display for Vanishing {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("vanishing")
+        }
+    }
+
+    object_layer!(Vanishing);
+
+    #[async_trait]
+    impl crate::layer::ObjectLayer for Vanishing {
+        type Below = dyn ObjectStore;
+
+        fn below(&self) -> &Self::Below {
+            &*self.inner
+        }
+
+        async fn put_opts(
+            &self,
+            location: &Path,
+            payload: PutPayload,
+            opts: PutOptions,
+        ) -> Result<PutResult> {
+            std::fs::rename(&self.from, &self.to).unwrap();
+            std::fs::create_dir(&self.from).unwrap();
+            let put = self.inner.put_opts(location, payload, opts).await;
+            if self.comes_back {
+                std::fs::remove_dir_all(&self.from).unwrap();
+                std::fs::rename(&self.to, &self.from).unwrap();
+            }
+            put
+        }
+
+        async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+            self.inner.get_ranges(location, ranges).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_put_while_the_share_goes_away_is_not_taken_for_stored() {
+        for comes_back in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, away) = (dir.path().join("share"), dir.path().join("away"));
+            let place = path.display().to_string();
+            let made = create_local(&path).unwrap();
+            put_new(&*made, SETTINGS, "{}".into()).await.unwrap();
+            let inner = OnceLock::new();
+            let (from, to) = (path.clone(), away.clone());
+            inner.set(Arc::new(Vanishing { inner: made, from, to, comes_back }) as _).unwrap();
+            let mounted = Mounted { inner: Arc::new(inner), away: AwayDirectory(place.clone()) };
+            let put = mounted.put(&Path::from("packs/ab/one"), "x".into()).await;
+            says(&put.unwrap_err(), &place);
+            assert!(!path.join("packs").exists() && !away.join("packs").exists());
+            assert_eq!(path.join(SETTINGS).exists(), comes_back);
+        }
+    }
 
     fn says(error: &Error, place: &str) {
         assert!(matches!(error, Error::Generic { .. }), "{error}");
