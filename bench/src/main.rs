@@ -10,7 +10,6 @@
 //! | [`content`] | what every disk holds, so that each reply can be checked |
 //! | [`wire`] | the NBD messages that the load needs |
 //! | [`client`] | one connection, driven at a fixed depth |
-//! | [`histogram`] | latencies |
 //! | [`place`] | where a server listens |
 //! | [`scratch`] | the directory of a run: room, and what killed runs left |
 //! | [`filesystem`] | a file system made anew for a server |

@@ -168,7 +168,7 @@ pub fn with_disk(own: &Home, disk: &str, store: Option<&str>) -> Result<Home> {
 /// shown where no others are named.
 ///
 /// # Errors
-/// Any error from the configuration that is there, and of the file system.
+/// Any error from the configuration that is there and from the file system.
 pub fn prepare(
     own: &Home,
     home: &Home,

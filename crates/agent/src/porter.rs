@@ -295,7 +295,7 @@ impl Porter {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) for a disk that is not attached; any error from the verb: for `Attach`
-    /// any error from [`Disks::take`](disk::Disks::take) and of opening the disk, for `Discard`
+    /// any error from [`Disks::take`](disk::Disks::take) and from opening the disk, for `Discard`
     /// [`Conflict`](ErrorKind::Conflict) while a client uses it, for `Discard` and `Detach` while a machine can go on
     /// with it that was suspended in this home and is not in the store.
     pub async fn perform(self: &Arc<Self>, request: AttachRequest) -> Result<AttachedView> {

@@ -168,7 +168,7 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
 /// the disk.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) for a copy of a home; any error from the file system and of the
+/// [`Conflict`](block::ErrorKind::Conflict) for a copy of a home; any error from the file system and from the
 /// source of randomness.
 pub(crate) fn identity(directory: &FsPath, entropy: &dyn Entropy) -> Result<ServerId> {
     let path = directory.join(IDENTITY);

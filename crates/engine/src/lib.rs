@@ -108,7 +108,7 @@ impl Engine {
     /// Opens the store and the disks' directory of a home.
     ///
     /// # Errors
-    /// Any error from [`open_store`], and of the entropy source.
+    /// Any error from [`open_store`] and from the entropy source.
     pub async fn open(home: &Home, config: &Config, what_for: StoreUse) -> Result<Arc<Self>> {
         Self::open_with(home, config, what_for, None).await
     }
@@ -116,7 +116,7 @@ impl Engine {
     /// The same; ephemeral disks keep their private blocks in `room`, if there is one.
     ///
     /// # Errors
-    /// Any error from [`open_store`], and of the entropy source.
+    /// Any error from [`open_store`] and from the entropy source.
     pub async fn open_with(
         home: &Home,
         config: &Config,
@@ -129,7 +129,7 @@ impl Engine {
     /// Opens the store of a home, and nothing else yet.
     ///
     /// # Errors
-    /// Any error from [`open_store`], and of the entropy source.
+    /// Any error from [`open_store`] and from the entropy source.
     pub async fn prepare(
         home: &Home,
         config: &Config,

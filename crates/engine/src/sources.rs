@@ -331,7 +331,7 @@ pub async fn open_image(home: &Home, path: &Path) -> Result<Arc<dyn Device>> {
 /// did not change since the last time is not read again.
 ///
 /// # Errors
-/// [`Invalid`](ErrorKind::Invalid) for a place that needs no index; any error from reading it, and of writing
+/// [`Invalid`](ErrorKind::Invalid) for a place that needs no index; any error from reading it and from writing
 /// the index.
 pub async fn index(
     place: &str,

@@ -254,8 +254,8 @@ mod tests {
     #[derive(Debug)]
     struct Vanishing {
         inner: Arc<dyn ObjectStore>,
-        from: std::path::PathBuf,
-        to: std::path::PathBuf,
+        from: PathBuf,
+        to: PathBuf,
         comes_back: bool,
     }
 

@@ -24,7 +24,7 @@ impl KeptLease {
     /// as one behind a web server, has its images served without one.
     ///
     /// # Errors
-    /// Any error from the store, and of the directory of the disks.
+    /// Any error from the store and from the directory of the disks.
     pub(crate) async fn start(engine: &Arc<Engine>, time: Duration) -> Result<Self> {
         let host = host();
         let lost = match announce(engine, &host, time).await {

@@ -36,7 +36,7 @@ impl Changeable {
     /// nothing.
     ///
     /// # Errors
-    /// Any error from the files, and of listening.
+    /// Any error from the files and from listening.
     pub(crate) async fn reload(&mut self) -> Result<Reloaded> {
         notify("RELOADING=1");
         // Also when the configuration is wrong: somebody was revoked.

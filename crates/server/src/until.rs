@@ -100,7 +100,7 @@ pub async fn serve_home(
 /// Serves the file at `path`: until it ends by itself if `until` is given, else until a signal.
 ///
 /// # Errors
-/// Any error from the file, of listening, and of flushing it at the end.
+/// Any error from the file, from listening and from flushing it at the end.
 pub async fn serve_file(
     path: &Path,
     opening: formats::OpenOptions,

@@ -45,7 +45,7 @@ impl RefBody {
 /// that would save little, since they lie in few places as it is. Nothing refers to the copy yet.
 ///
 /// # Errors
-/// Any error from reading the chunks, and of an import.
+/// Any error from reading the chunks and from an import.
 pub async fn write(session: &Session, located: &[Located]) -> Result<Option<ManifestId>> {
     match chosen(located) {
         Some(chunks) => make(session, chunks).await.map(Some),
@@ -69,7 +69,7 @@ pub async fn choose(
 /// Stores the chunks that [`choose`] gave. Nothing refers to the copy yet.
 ///
 /// # Errors
-/// Any error from reading the chunks, and of an import.
+/// Any error from reading the chunks and from an import.
 pub async fn make(session: &Session, chunks: Vec<ChunkRef>) -> Result<ManifestId> {
     import::anew(session, chunks).await.map(|copy| copy.manifest)
 }

@@ -29,7 +29,7 @@ pub enum Copied {
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when the other store has another version of that name;
-/// any error from reading and of an import.
+/// any error from reading and from an import.
 pub async fn version(
     from: &Store,
     record: &RefRecord,

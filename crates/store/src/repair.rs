@@ -121,7 +121,7 @@ pub struct RewrittenPack {
 /// Heals what can be healed; with `dry_run` it only says what could be.
 ///
 /// # Errors
-/// Any error from the store's backend, and of a source that cannot be read at all.
+/// Any error from the store's backend and from a source that cannot be read at all.
 pub async fn store(
     store: &Store,
     sources: &[RepairSource],

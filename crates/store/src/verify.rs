@@ -56,7 +56,7 @@ fn spans<S: serde::Serializer>(spans: &[Span], serializer: S) -> Result<S::Ok, S
 /// Reads and verifies every chunk of a manifest.
 ///
 /// # Errors
-/// Any error from the root, and of a backend that fails; what is damaged or missing behind the root is
+/// Any error from the root and from a backend that fails; what is damaged or missing behind the root is
 /// in the report.
 pub async fn manifest(
     store: &Store,

@@ -107,7 +107,7 @@ impl Packing {
 /// output; into what is no file, such as a pipe, it is written directly.
 ///
 /// # Errors
-/// Any error from the source and of the file; [`Unsupported`](block::ErrorKind::Unsupported) for a format
+/// Any error from the source and from the file; [`Unsupported`](block::ErrorKind::Unsupported) for a format
 /// that is only read, and for a compression that is not written.
 pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> Result<Exported> {
     let direct = path.as_os_str() == "-" || path.metadata().is_ok_and(|m| !m.is_file());

@@ -139,7 +139,7 @@ impl State {
     /// sum the size of the base. May run while the disk is in use.
     ///
     /// # Errors
-    /// Any error from the base and of the borrowed disk.
+    /// Any error from the base and from the borrowed disk.
     pub async fn fetch_all(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let mut at = 0;
         while at < self.size {

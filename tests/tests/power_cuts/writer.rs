@@ -33,7 +33,7 @@ pub(crate) fn attach(socket: &Path, export: &str) -> io::Result<Result<Client, S
 /// Reads `length` bytes.
 ///
 /// # Errors
-/// Any error from the connection, and of the disk.
+/// Any error from the connection and from the disk.
 pub(crate) fn read(client: &mut Client, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     answer(client.try_request(READ, offset, length as u32, &[])?)?;
     let mut bytes = vec![0; length];

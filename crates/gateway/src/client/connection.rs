@@ -80,7 +80,7 @@ impl HttpConnection {
     /// Sends a request; gives the answer when its headers are here.
     ///
     /// # Errors
-    /// Any error from the network, of TLS, and of HTTP.
+    /// Any error from the network, TLS and HTTP.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> io::Result<Response<Incoming>> {
         let mut sender = self.sender().await?;
         let answer = async {

@@ -98,7 +98,7 @@ impl StateRecord {
 /// fails.
 ///
 /// # Errors
-/// Any error from the kernel and of the tools.
+/// Any error from the kernel and from the tools.
 pub async fn up(
     name: &str,
     plan: Plan,

@@ -34,7 +34,7 @@ impl Lists {
     /// [`DiskList`] as JSON.
     ///
     /// # Errors
-    /// Any error from the home and of the store.
+    /// Any error from the home and from the store.
     pub(super) async fn disks(&self, running: &RunningServer) -> Result<Bytes> {
         let list = async |changes| json(&disks(running, changes).await?);
         let read = async |changes| timed(list(changes)).await;
@@ -44,7 +44,7 @@ impl Lists {
     /// The disks that a caller sees, as they are now, as JSON.
     ///
     /// # Errors
-    /// Any error from the home and of the store.
+    /// Any error from the home and from the store.
     pub(super) async fn disks_for(
         &self,
         running: &RunningServer,

@@ -24,7 +24,7 @@ impl LocalNetwork {
 /// The addresses of all interfaces that are up.
 ///
 /// # Errors
-/// [`Io`](block::ErrorKind::Io) when the system does not tell them.
+/// Any error from the system, when it does not tell them.
 pub(super) fn all() -> Result<Vec<LocalNetwork>> {
     let v4 = |address: Option<SockaddrStorage>| {
         address.and_then(|address| address.as_sockaddr_in().map(|address| address.ip()))

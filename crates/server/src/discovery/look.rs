@@ -43,8 +43,8 @@ pub struct ServiceView {
 /// Looks for servers for so long, then asks those with NBD for their exports if `exports` says so.
 ///
 /// # Errors
-/// [`Io`](block::ErrorKind::Io) and [`Unavailable`](block::ErrorKind::Unavailable) when this machine is
-/// in no network in which one can look.
+/// [`Unavailable`](block::ErrorKind::Unavailable) when this machine is in no network in which one can look; any error
+/// from the system.
 pub async fn look(patience: Duration, exports: bool) -> Result<Vec<ServiceView>> {
     let mut networks = interfaces::all()?;
     // Who is found elsewhere, too, is not told of as being on this host.
@@ -69,8 +69,8 @@ pub async fn look(patience: Duration, exports: bool) -> Result<Vec<ServiceView>>
 /// Looks for peers for so long. What is told is believed as far as that somebody may be there.
 ///
 /// # Errors
-/// [`Io`](block::ErrorKind::Io) and [`Unavailable`](block::ErrorKind::Unavailable) when this machine is
-/// in no network in which one can look.
+/// [`Unavailable`](block::ErrorKind::Unavailable) when this machine is in no network in which one can look; any error
+/// from the system.
 pub(crate) async fn look_for_peers(patience: Duration) -> Result<Vec<SocketAddr>> {
     let found = browse(&interfaces::all()?, Instant::now() + patience).await?;
     let peers = found.into_iter().filter(|(_, found)| found.kind == ServiceKind::Peer);

@@ -105,7 +105,7 @@ pub(super) fn export_of(disk: &DiskView) -> String {
 /// What an export would start.
 ///
 /// # Errors
-/// Any error from the server and of looking.
+/// Any error from the server and from looking.
 pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles> {
     with_export(status, export, kernel::find).await
 }
@@ -113,7 +113,7 @@ pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles>
 /// A file of that.
 ///
 /// # Errors
-/// Any error from the server and of reading.
+/// Any error from the server and from reading.
 pub(super) async fn read(
     status: &StatusView,
     export: &str,

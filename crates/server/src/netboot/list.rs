@@ -29,7 +29,7 @@ pub async fn load(home: &Home) -> Result<Registry> {
 /// Changes the list, durably; nothing is written when `change` fails.
 ///
 /// # Errors
-/// Any error from `change` and of [`load`]; [`Conflict`](block::ErrorKind::Conflict) when another process keeps
+/// Any error from `change` and from [`load`]; [`Conflict`](block::ErrorKind::Conflict) when another process keeps
 /// changing it.
 pub async fn update<T: Send + 'static>(
     home: &Home,

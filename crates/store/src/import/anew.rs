@@ -20,7 +20,7 @@ const READS: usize = 2;
 /// not look out for this; readers of a boot copy are not.
 ///
 /// # Errors
-/// Any error from reading the chunks, and of an import; [`Invalid`](block::ErrorKind::Invalid) without any.
+/// Any error from reading the chunks and from an import; [`Invalid`](block::ErrorKind::Invalid) without any.
 pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imported> {
     let rewritten = rewritten::packs(session.store()).await?;
     let mut writer = Writer::new(session, &()).avoiding(rewritten);

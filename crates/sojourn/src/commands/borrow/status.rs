@@ -18,7 +18,7 @@ pub(crate) struct Args {}
 /// Prints which borrowed disks are in use.
 ///
 /// # Errors
-/// Any error from the home's directory and of the kernel.
+/// Any error from the home's directory and from the kernel.
 pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     let mut all: Vec<StatusView> = Vec::new();
     for name in names(home)? {
