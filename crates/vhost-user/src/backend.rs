@@ -188,6 +188,10 @@ impl Backend {
         let beside = self.inflight.as_ref().map(|inflight| Arc::clone(inflight.region()));
         let memory = SharedRam::new(Arc::clone(self.memory.map()), beside)?;
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.ring(index, ring.size));
+        if inflight.is_none() {
+            let (export, size) = (&self.terms.name, ring.size);
+            tracing::debug!(export, ring = index, size, "requests in flight are not tracked");
+        }
         let kick = kick.try_clone().map_err(|e| Error::io("a virtqueue's kick", e))?;
         let flushes = self.features & feature::FLUSH != 0;
         RunningRing::start(RingSetup {
@@ -393,7 +397,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         if queues > QUEUES || size > QUEUE_SIZE || self.is_serving() {
             return Err(Refusal::InvalidParam);
         }
-        let (inflight, file, len) = Inflight::create(queues, size).map_err(|e| self.refuse(&e))?;
+        let (inflight, file, len) = Inflight::create(queues).map_err(|e| self.refuse(&e))?;
         self.inflight = Some(inflight);
         Ok((VhostUserInflight::new(len, 0, queues, size), file))
     }

@@ -1,6 +1,7 @@
 //! Which requests are in flight, in memory that the front end keeps: a server that comes after this one, be
 //! it killed, does them again (vhost-user, *Inflight I/O tracking*, split virtqueues).
 
+use crate::config::QUEUE_SIZE;
 use block::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::File;
@@ -29,21 +30,27 @@ pub(crate) struct Inflight {
     region: Arc<MmapRegion>,
     start: usize,
     queues: u16,
-    queue_size: u16,
+    /// The descriptors of each ring that there is room for.
+    room: u16,
 }
 
 fn part_len(queue_size: u16) -> usize {
     (HEADER + ENTRY * usize::from(queue_size)).next_multiple_of(ALIGNMENT)
 }
 
+fn whole_len(queues: u16, queue_size: u16) -> u64 {
+    (part_len(queue_size) * usize::from(queues)) as u64
+}
+
 impl Inflight {
-    /// New memory for so many rings, and its file.
+    /// New memory for so many rings of any size, and its file: a driver may make its ring longer than
+    /// the front end foresees (SeaBIOS has 256 descriptors where QEMU asks for room for 128).
     ///
     /// # Errors
     /// When the system has none.
-    pub(crate) fn create(queues: u16, queue_size: u16) -> Result<(Self, File, u64)> {
+    pub(crate) fn create(queues: u16) -> Result<(Self, File, u64)> {
         let fail = |e: rustix::io::Errno| Error::io("memory for requests in flight", e.into());
-        let len = (part_len(queue_size) * usize::from(queues)) as u64;
+        let len = whole_len(queues, QUEUE_SIZE);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("vhost-user in flight", flags).map_err(fail)?;
         ftruncate(&file, len).map_err(fail)?;
@@ -51,10 +58,11 @@ impl Inflight {
         fcntl_add_seals(&file, seals).map_err(fail)?;
         let file = File::from(file);
         let again = file.try_clone().map_err(|e| Error::io("memory for requests in flight", e))?;
-        Ok((Self::open(again, 0, len, queues, queue_size)?, file, len))
+        Ok((Self::open(again, 0, len, queues, QUEUE_SIZE)?, file, len))
     }
 
-    /// Memory that an earlier server made.
+    /// Memory that an earlier server made, for rings of `queue_size` descriptors as the front end has it:
+    /// its length tells whether there is room for more in each.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when it is too short, or cannot be mapped.
@@ -66,15 +74,16 @@ impl Inflight {
         queue_size: u16,
     ) -> Result<Self> {
         let wrong = |why: String| Error::invalid(format!("the memory of requests in flight {why}"));
-        if (part_len(queue_size) * usize::from(queues)) as u64 > len {
+        if whole_len(queues, queue_size) > len {
             return Err(wrong(format!("is too short for {queues} rings of {queue_size}")));
         }
+        let room = if len == whole_len(queues, QUEUE_SIZE) { QUEUE_SIZE } else { queue_size };
         // mmap(2) wants a multiple of a page.
         let start = offset % 4096;
         let len = usize::try_from(len + start).map_err(|e| wrong(e.to_string()))?;
         let region = MmapRegion::from_file(FileOffset::new(file, offset - start), len)
             .map_err(|e| wrong(format!("cannot be mapped: {e}")))?;
-        Ok(Self { region: Arc::new(region), start: start as usize, queues, queue_size })
+        Ok(Self { region: Arc::new(region), start: start as usize, queues, room })
     }
 
     /// The mapping, to be guarded.
@@ -84,10 +93,10 @@ impl Inflight {
 
     /// The part of a ring of so many descriptors; `None` when it has none.
     pub(crate) fn ring(&self, index: u16, size: u16) -> Option<RingInflight> {
-        let fits = index < self.queues && size <= self.queue_size;
+        let fits = index < self.queues && size <= self.room;
         fits.then(|| RingInflight {
             region: Arc::clone(&self.region),
-            start: self.start + part_len(self.queue_size) * usize::from(index),
+            start: self.start + part_len(self.room) * usize::from(index),
             size,
             counter: 0,
         })
@@ -182,7 +191,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ring() -> (Inflight, RingInflight) {
-        let (inflight, _, _) = Inflight::create(2, 64).unwrap();
+        let (inflight, _, _) = Inflight::create(2).unwrap();
         let ring = inflight.ring(1, 64).unwrap();
         (inflight, ring)
     }
@@ -233,6 +242,18 @@ mod tests {
         assert!(inflight.ring(4, 60).is_none() && inflight.ring(0, 61).is_none());
     }
 
+    #[test]
+    fn a_ring_may_be_longer_than_the_front_end_foresees() {
+        let (inflight, file, len) = Inflight::create(2).unwrap();
+        let mut ring = inflight.ring(1, 256).unwrap();
+        ring.recover(0);
+        ring.begin(200);
+        // The front end knows of 128.
+        let next = Inflight::open(file, 0, len, 2, 128).unwrap();
+        assert_eq!(next.ring(1, 256).unwrap().recover(0), vec![200_u16]);
+        assert!(next.ring(0, 256).unwrap().recover(0).is_empty(), "another ring");
+    }
+
     proptest! {
         /// Whatever somebody wrote there, recovery ends, and gives heads of the ring, none twice.
         #[test]
@@ -241,7 +262,7 @@ mod tests {
             used in any::<u16>(),
             version in 0_u16..3,
         ) {
-            let (inflight, _, _) = Inflight::create(1, 32).unwrap();
+            let (inflight, _, _) = Inflight::create(1).unwrap();
             let slice = inflight.region.as_volatile_slice();
             slice.write(&bytes[..part_len(32)], 0).unwrap();
             slice.write_obj(version, VERSION).unwrap();

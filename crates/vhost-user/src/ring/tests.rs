@@ -245,7 +245,7 @@ async fn what_is_in_flight_is_answered_before_a_ring_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_a_server_left_in_flight_are_done_by_the_next_one() {
     let disk = Arc::new(block::Memory::new(DISK));
-    let (inflight, _, _) = Inflight::create(1, SIZE).unwrap();
+    let (inflight, _, _) = Inflight::create(1).unwrap();
     let mut driver = Driver::new();
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&begun);
@@ -328,7 +328,7 @@ proptest! {
             }
             driver.put(USED + 2, &[0, 0]);
             driver.put(AVAILABLE + 2, &available.to_le_bytes());
-            let (inflight, _, _) = Inflight::create(1, SIZE).unwrap();
+            let (inflight, _, _) = Inflight::create(1).unwrap();
             let disk = Arc::new(block::Memory::new(DISK));
             let ring = driver.serve(disk, Some(&inflight));
             driver.available = available;
