@@ -49,6 +49,8 @@ pub(crate) struct Backend {
     memory: GuestRam,
     inflight: Option<Inflight>,
     rings: Vec<Vring>,
+    /// No ring is served any more.
+    closed: bool,
 }
 
 /// What a front end says of a ring.
@@ -82,7 +84,7 @@ impl Backend {
     pub(crate) fn new(terms: BackendSetup) -> Self {
         let offered = config::features(terms.device.read_only());
         let (memory, inflight, rings) = (GuestRam::default(), None, Vec::new());
-        Self { terms, offered, features: 0, memory, inflight, rings }
+        Self { terms, offered, features: 0, memory, inflight, rings, closed: false }
     }
 
     /// Whether rings are being served.
@@ -100,6 +102,14 @@ impl Backend {
         (0..self.rings.len()).for_each(|index| {
             let _ = self.stop_ring(index);
         });
+    }
+
+    /// Ends all rings for good, once what is in flight is done; whether any was being served.
+    pub(crate) fn close(&mut self) -> bool {
+        let serving = self.is_serving();
+        self.closed = true;
+        self.stop();
+        serving
     }
 
     /// Ends a ring; it stands where it stands.
@@ -159,7 +169,7 @@ impl Backend {
     fn start_ring(&mut self, index: usize) -> BackendResult<()> {
         let ring = &self.rings[index];
         let (Some(addresses), Some(kick)) = (ring.addresses, &ring.kick) else { return Ok(()) };
-        if ring.running.is_some() || !ring.enabled || ring.size == 0 {
+        if self.closed || ring.running.is_some() || !ring.enabled || ring.size == 0 {
             return Ok(());
         }
         let rings = self.terms.counts.rings.load(std::sync::atomic::Ordering::Relaxed);

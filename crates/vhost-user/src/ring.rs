@@ -232,6 +232,9 @@ impl Ring {
                 self.again = inflight.recover(used.0).into();
                 used.0.wrapping_add(self.again.len() as u16)
             }
+            // A front end that lost its server takes the used ring's index for the base; what was in flight
+            // may have been answered after it looked.
+            None if (1..=self.queue.size()).contains(&used.0.wrapping_sub(self.base)) => used.0,
             None => self.base,
         };
         self.queue.set_next_avail(next);

@@ -238,9 +238,11 @@ async fn connection(
     stream.set_nonblocking(false).map_err(failed)?;
     let hang_up = stream.try_clone().map_err(failed)?;
     tracing::debug!(export = name, %peer, "vhost-user: connected");
+    let backend = Arc::new(Mutex::new(Backend::new(terms)));
     let (ended, mut ending) = oneshot::channel();
+    let (handled, export) = (Arc::clone(&backend), name.to_owned());
     let spawned = std::thread::Builder::new().name(format!("vu {name}")).spawn(move || {
-        let _ = ended.send(serve(stream, terms));
+        let _ = ended.send(serve(stream, handled, &export));
     });
     if let Err(e) = spawned {
         session.close(SessionEnding::Lost).await;
@@ -250,14 +252,40 @@ async fn connection(
     let hung_up = HangUp(hang_up);
     let stopped = async { drop(orders.wait_for(|stop| *stop).await) };
     let ending = tokio::select! {
-        ending = &mut ending => ending,
+        ending = &mut ending => ending.unwrap_or(SessionEnding::Lost),
         () = stopped => {
+            // First what is in flight: a front end that is hung up on looks at once how far the used ring is.
+            let drained = drain(backend, name).await;
             let _ = hung_up.0.shutdown(Shutdown::Both);
-            ending.await
+            match ending.await {
+                Ok(SessionEnding::Clean) => drained,
+                _ => SessionEnding::Lost,
+            }
         }
     };
-    session.close(ending.unwrap_or(SessionEnding::Lost)).await;
+    session.close(ending).await;
     Ok(())
+}
+
+/// Ends a connection's rings once what is in flight is done; whether the guest had them stopped before, as
+/// one does that is shut down.
+fn close(backend: &Mutex<Backend>) -> SessionEnding {
+    match backend.lock().unwrap_or_else(PoisonError::into_inner).close() {
+        true => SessionEnding::Lost,
+        false => SessionEnding::Clean,
+    }
+}
+
+/// Ends a connection's rings in a thread of its own: a device that never answers holds up nothing else, not
+/// even the end of the process.
+async fn drain(backend: Arc<Mutex<Backend>>, name: &str) -> SessionEnding {
+    let (closed, ending) = oneshot::channel();
+    let thread = std::thread::Builder::new().name(format!("vu {name}"));
+    let spawned = thread.spawn(move || {
+        let _ = closed.send(close(&backend));
+    });
+    // Without a thread, the connection's own does it once it is hung up on.
+    if spawned.is_err() { SessionEnding::Lost } else { ending.await.unwrap_or(SessionEnding::Lost) }
 }
 
 struct HangUp(std::os::unix::net::UnixStream);
@@ -269,9 +297,11 @@ impl Drop for HangUp {
 }
 
 /// Answers a front end until it hangs up, then ends its rings.
-fn serve(stream: std::os::unix::net::UnixStream, terms: BackendSetup) -> SessionEnding {
-    let name = terms.name.clone();
-    let backend = Arc::new(Mutex::new(Backend::new(terms)));
+fn serve(
+    stream: std::os::unix::net::UnixStream,
+    backend: Arc<Mutex<Backend>>,
+    name: &str,
+) -> SessionEnding {
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&backend));
     let why = loop {
         match handler.handle_request() {
@@ -279,10 +309,7 @@ fn serve(stream: std::os::unix::net::UnixStream, terms: BackendSetup) -> Session
             Err(why) => break why,
         }
     };
-    let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
-    // A guest that was shut down has its rings stopped before.
-    let ending = if backend.is_serving() { SessionEnding::Lost } else { SessionEnding::Clean };
-    backend.stop();
+    let ending = close(&backend);
     tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");
     ending
 }

@@ -41,13 +41,19 @@ impl Driver {
     }
 
     fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> RunningRing {
-        self.serve_so(device, inflight, BusyPoll::Never, Arc::default())
+        self.serve_so(device, inflight, 0, BusyPoll::Never, Arc::default())
+    }
+
+    /// Serves the ring where the front end says that `base` is the first new request.
+    fn serve_from(&self, device: Arc<dyn Device>, base: u16) -> RunningRing {
+        self.serve_so(device, None, base, BusyPoll::Never, Arc::default())
     }
 
     fn serve_so(
         &self,
         device: Arc<dyn Device>,
         inflight: Option<&Inflight>,
+        base: u16,
         busy_poll: BusyPoll,
         counts: Arc<LiveCounters>,
     ) -> RunningRing {
@@ -60,7 +66,7 @@ impl Driver {
             name: "test".into(),
             index: 0,
             queue,
-            base: 0,
+            base,
             memory: SharedRam::new(Arc::clone(self.memory.map()), beside).unwrap(),
             inflight: inflight.map(|inflight| inflight.ring(0, SIZE).unwrap()),
             kick: self.kick.try_clone().unwrap(),
@@ -192,7 +198,7 @@ async fn a_guest_that_is_looked_for_need_not_kick() {
     let counts = Arc::new(LiveCounters::default());
     let disk = Arc::new(block::Memory::new(DISK));
     let looks = BusyPoll::Always(Duration::from_secs(60));
-    let ring = driver.serve_so(disk, None, looks, Arc::clone(&counts));
+    let ring = driver.serve_so(disk, None, 0, looks, Arc::clone(&counts));
     let mut kicks = 0;
     while counts.read().busy_polled < 3 {
         driver.put_request(0, 0, 0, 512, true);
@@ -276,6 +282,24 @@ async fn requests_that_a_server_left_in_flight_are_done_by_the_next_one() {
     assert_eq!((bytes[0], bytes[512], bytes[4096]), (1, 3, 2));
     assert_eq!(stop(ring).await, Some(3));
     assert!(inflight.ring(0, SIZE).unwrap().recover(3).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_after_the_front_end_looked_is_not_done_again() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    let mut driver = Driver::new();
+    let ring = driver.serve(Arc::clone(&disk) as _, None);
+    for slot in 0..3 {
+        driver.offer(slot, 0, 0, 512, true);
+        assert_eq!(driver.answer().await, (slot, 513, 0));
+    }
+    assert_eq!(stop(ring).await, Some(3));
+    // The guest has three answers, the front end saw two, and a fourth request waits.
+    let ring = driver.serve_from(Arc::clone(&disk) as _, 2);
+    driver.offer(2, 0, 0, 512, true);
+    assert_eq!(driver.answer().await, (2, 513, 0));
+    assert_eq!(stop(ring).await, Some(4));
+    assert_eq!(driver.used(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
