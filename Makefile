@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-vhost-user-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-hops   a machine hops between two homes while what it needs is killed, cut off and full, HOPS=100 HOPS_SEED=1 (a quarter of an hour; as root, disks run full, too)"
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
 	@echo "make test-iscsi-kills   the server killed under an iSCSI initiator that stays, ISCSI_KILLS=500 (half an hour)"
+	@echo "make test-vhost-user-kills   the server killed under a guest that counts, VHOST_USER_KILLS=500 with each QEMU (half an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
 	@echo "make test-medium   a USB key that starts PCs on their free blocks, by BIOS and UEFI, beside clean, dirty, full and suspended disks (as root; a quarter of an hour)"
 	@echo "make test-api    the HTTP API asked by its own document, thousands of times (five minutes)"
@@ -95,6 +96,12 @@ test-iscsi-kills:
 	@scripts/setup build demo test
 	$(CARGO) build --locked -p sojourn
 	ISCSI_KILLS=$(ISCSI_KILLS) ISCSI_KILLS_SEED=$(ISCSI_KILLS_SEED) $(CARGO) test -p sojourn-tests --locked --test iscsi_kills -- --nocapture
+
+VHOST_USER_KILLS ?= 500
+test-vhost-user-kills:
+	@scripts/setup build demo test clients
+	$(CARGO) build --locked -p sojourn
+	VHOST_USER_KILLS=$(VHOST_USER_KILLS) $(CARGO) test -p sojourn-tests --locked --test vhost_user -- --nocapture a_guest_counts
 
 test-netboot:
 	@scripts/setup build demo netboot

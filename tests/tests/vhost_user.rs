@@ -1,6 +1,9 @@
 //! Disks by vhost-user: libblkio's client, and QEMU of both ages with a guest that counts.
+//! `VHOST_USER_KILLS` is how often the server is killed under that guest (4 unless it is set); after every
+//! fourth time it hands over.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "a guest runs in real time")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use sojourn_tests::{
@@ -8,6 +11,7 @@ use sojourn_tests::{
 };
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const SIZE: usize = 8 << 20;
 
@@ -208,6 +212,7 @@ impl Drop for Guest {
 #[test]
 fn a_guest_counts_on_through_kills_and_a_hand_over() {
     require!("qemu-system-x86_64");
+    let kills: u32 = std::env::var("VHOST_USER_KILLS").map_or(4, |text| text.parse().unwrap());
     clients::each(|| {
         let home = Home::new();
         CountingMachine::image(&home);
@@ -215,27 +220,33 @@ fn a_guest_counts_on_through_kills_and_a_hand_over() {
         let mut server = serve(&home);
         let mut guest = Guest::boot(&home, "alice");
         guest.counts_on(3);
-        for _ in 0..3 {
+        for kill in 1..=kills {
             server.kill();
             server = serve(&home);
-            guest.counts_on(3);
+            // At another moment each time, of what the guest does and of what QEMU does to connect again.
+            guest.counts_on(kill % 3);
+            std::thread::sleep(Duration::from_millis(u64::from(kill * 37 % 100)));
+            if kill % 4 == 0 {
+                let dir = sockets(&home);
+                let successor =
+                    home.serve_with(&["--take-over", "--vhost-user", dir.to_str().unwrap()]);
+                guest.counts_on(3);
+                drop(std::mem::replace(&mut server, successor));
+            }
+            assert!(guest.qemu.try_wait().unwrap().is_none(), "QEMU has ended");
         }
-        let successor =
-            home.serve_with(&["--take-over", "--vhost-user", sockets(&home).to_str().unwrap()]);
         guest.counts_on(3);
-        assert!(guest.qemu.try_wait().unwrap().is_none(), "QEMU has ended");
         // Once it is stopped, the disk has what it said last, or the number that it was about to say.
         kill_process(Pid::from_child(&guest.qemu), Signal::STOP).unwrap();
         let last = guest.count();
         sojourn_tests::counting::numbers(&guest.said()).assert_whole();
         drop(guest);
         until("the disk is free", || home.json(&["status"])["vhost_user"]["connections"] == 0);
-        let mut client = Client::attach(successor.socket(), "alice");
+        let mut client = Client::attach(server.socket(), "alice");
         let sector = client.read(512, 512);
         let on_disk = u32::from_le_bytes(sector[..4].try_into().unwrap());
         assert!((last..=last + 1).contains(&on_disk), "{last} said, {on_disk} on the disk");
         client.detach();
-        successor.stop();
-        drop(server);
+        server.stop();
     });
 }
