@@ -53,7 +53,7 @@ demo:
 	@scripts/setup build demo
 	@# Behind the build: it waits for the network and the disk for much of its time. The demonstration waits for it.
 	@lab/make-golden >/dev/null &
-	$(CARGO) build --release --locked -p sojourn
+	$(CARGO) build --profile demo --locked -p sojourn
 	scripts/demo
 
 lint:

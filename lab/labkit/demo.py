@@ -34,7 +34,7 @@ def show(golden, facts, place):
     began = time.monotonic()
     shutil.rmtree(place, ignore_errors=True)
     os.makedirs(place)
-    with Server(os.path.join(TOP, "target/release/sojourn"), os.path.join(place, "home")) as server:
+    with Server(os.path.join(TOP, "target/demo/sojourn"), os.path.join(place, "home")) as server:
         prepare(server, golden)
         server.start()
         say(f"serving on unix:{server.socket}")
