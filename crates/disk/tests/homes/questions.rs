@@ -1,0 +1,87 @@
+//! The store is asked who holds an open disk, and answers late.
+
+use crate::common::{Home, golden};
+use block::{Device, Durability, ErrorKind, Result, Span};
+use disk::{Disk, Mode};
+use futures::StreamExt;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+async fn two() -> (Home, Home) {
+    let here = Home::new().await;
+    here.image("debian:1", &golden(5, 300)).await;
+    here.create("web", "debian", Mode::Persistent).await.unwrap();
+    let there = here.beside(77).await;
+    (here, there)
+}
+
+async fn write(disk: &Disk) -> Result<()> {
+    disk.write(Span::between(0, 4096), &[7; 4096], Durability::Durable).await
+}
+
+#[tokio::test]
+async fn the_answer_to_the_last_question_fences_a_disk_that_was_taken() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    disk.judge(disk.question().ask().await).unwrap();
+    write(&disk).await.unwrap();
+    let question = disk.question();
+    there.disks.take("web", true).await.unwrap();
+    assert_eq!(disk.judge(question.ask().await).unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(write(&disk).await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn an_answer_of_before_the_disk_was_taken_is_followed_by_one_that_fences_it() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    let late = disk.question().ask().await;
+    there.disks.take("web", true).await.unwrap();
+    disk.judge(late).unwrap();
+    assert_eq!(disk.judge(disk.question().ask().await).unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(write(&disk).await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn an_answer_changes_nothing_when_it_was_asked_anew_meanwhile() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    let first = disk.question();
+    there.disks.take("web", true).await.unwrap();
+    let first = first.ask().await;
+    let second = disk.question();
+    disk.judge(first).unwrap();
+    write(&disk).await.unwrap();
+    assert_eq!(disk.judge(second.ask().await).unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn a_question_keeps_no_disk_open_and_its_answer_changes_nothing_after_a_reopening() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    let question = disk.question();
+    disk.close().await.unwrap();
+    drop(disk);
+    // The lock of the first one is free, or this fails.
+    let again = here.open("web").await;
+    there.disks.take("web", true).await.unwrap();
+    again.judge(question.ask().await).unwrap();
+    write(&again).await.unwrap();
+    let question = again.question();
+    let answer = question.ask().await;
+    again.close().await.unwrap();
+    again.judge(answer).unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_say_who_holds_a_disk_fences_nobody() {
+    let (here, _there) = two().await;
+    let disk = here.open("web").await;
+    let records: Vec<_> = here.backend.list(Some(&"refs/disk/web".into())).collect().await;
+    assert!(!records.is_empty());
+    for record in records {
+        here.backend.put(&record.unwrap().location, "noise".into()).await.unwrap();
+    }
+    let unknown = disk.judge(disk.question().ask().await).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::Corrupt);
+    write(&disk).await.unwrap();
+}

@@ -1,0 +1,825 @@
+//! The HTTP API that changes things: who may have what done, by real requests to a real server. What the
+//! document describes is tried as it stands there, so that a path that is added is tried too.
+
+use crate::common::{Lab, Server};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// More than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+const HOST: &str = "host: localhost\r\n";
+const JSON: &str = "host: localhost\r\ncontent-type: application/json\r\n";
+
+struct Answer {
+    status: u16,
+    head: String,
+    text: String,
+}
+
+impl Answer {
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {}", self.text))
+    }
+
+    #[track_caller]
+    fn is(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        self.json()
+    }
+}
+
+/// A server's HTTP port, and how one asks there.
+struct Api {
+    address: String,
+}
+
+impl Api {
+    fn of(lab: &Lab) -> Self {
+        Self { address: lab.json("status")["http"].as_str().unwrap().to_owned() }
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        );
+        // A server that has refused may not take the rest.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, text) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{method} {path}: {answer}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, head: head.to_lowercase(), text: text.to_owned() }
+    }
+
+    /// With a token; a `null` body is none.
+    fn ask(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let authorization = format!("authorization: Bearer {token}\r\n");
+        match body {
+            Value::Null => self.send(method, path, &format!("{HOST}{authorization}"), ""),
+            body => self.send(method, path, &format!("{JSON}{authorization}"), &body.to_string()),
+        }
+    }
+
+    fn post(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.ask(token, "POST", &format!("/api/v1{path}"), &body)
+    }
+
+    fn get(&self, token: &str, path: &str) -> Answer {
+        self.ask(token, "GET", &format!("/api/v1{path}"), &Value::Null)
+    }
+
+    fn delete(&self, token: &str, path: &str) -> Answer {
+        self.ask(token, "DELETE", &format!("/api/v1{path}"), &Value::Null)
+    }
+
+    fn document(&self) -> Value {
+        self.send("GET", "/api/v1/openapi.json", HOST, "").is(200)
+    }
+}
+
+fn token(lab: &Lab, line: &str) -> String {
+    lab.line(&format!("token create {line}")).ok().trim().to_owned()
+}
+
+fn served() -> (Lab, Server, Api) {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    let api = Api::of(&lab);
+    (lab, server, api)
+}
+
+/// The lines of the audit log.
+fn audit(lab: &Lab) -> Vec<Value> {
+    let text = std::fs::read_to_string(lab.home().join("audit.log")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// An operation of the document, with each way to fill it in: a path, and a body.
+struct Operation {
+    method: String,
+    path: String,
+    right: String,
+    /// One may look without a token.
+    is_open: bool,
+    ways: Vec<(String, Value)>,
+}
+
+/// All of them; names in paths and bodies are these, by turns.
+fn operations(
+    document: &Value,
+    disks: &[&str],
+    snapshots: &[&str],
+    images: &[&str],
+) -> Vec<Operation> {
+    let pool = |name: &str| -> Vec<Value> {
+        let words = match name {
+            "disk" | "name" | "new" => disks,
+            "snapshot" => snapshots,
+            "image" => images,
+            "from" => {
+                let of_disks =
+                    disks.iter().flat_map(|d| snapshots.iter().map(move |s| format!("{d}@{s}")));
+                let images = images.iter().map(|image| (*image).to_owned());
+                return images.chain(of_disks).map(Value::from).collect();
+            }
+            "size" => return vec![json!(1 << 30)],
+            "seconds" => return vec![json!(60)],
+            "policy" => return vec![json!("lru")],
+            "ephemeral" | "keep_mine" | "force" | "lost" => return vec![json!(true), json!(false)],
+            other => panic!("the test does not know what to fill in for {other:?}"),
+        };
+        words.iter().map(|word| json!(word)).collect()
+    };
+    let mut all = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let mut paths = vec![path.clone()];
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let name = parameter["name"].as_str().unwrap();
+                if parameter["in"] != "path" {
+                    continue;
+                }
+                let filled = |path: &String| {
+                    let words = pool(name);
+                    let path = path.clone();
+                    words.into_iter().map(move |word| {
+                        path.replace(&format!("{{{name}}}"), word.as_str().unwrap())
+                    })
+                };
+                paths = paths.iter().flat_map(filled).collect();
+            }
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            let mut bodies = vec![if schema.is_null() { Value::Null } else { json!({}) }];
+            for name in
+                schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys())
+            {
+                bodies = bodies
+                    .iter()
+                    .flat_map(|body| {
+                        pool(name).into_iter().map(|word| {
+                            let mut body = body.clone();
+                            body[name] = word;
+                            body
+                        })
+                    })
+                    .collect();
+            }
+            let ways = paths
+                .iter()
+                .flat_map(|path| bodies.iter().map(|body| (path.clone(), body.clone())));
+            all.push(Operation {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                is_open: operation["security"][0] == json!({}),
+                right: operation["x-right"].as_str().unwrap_or("nobody's").to_owned(),
+                ways: ways.collect(),
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn a_token_for_one_disk_sees_and_does_nothing_else() {
+    let (lab, server, api) = served();
+    lab.line("image import golden.raw topsecret").ok();
+    for name in ["alice", "classified"] {
+        lab.line(&format!("disk create {name} --from topsecret")).ok();
+    }
+    lab.line("disk snapshot alice monday").ok();
+    lab.line("disk snapshot classified hidden").ok();
+    let before = (lab.json("disk show classified"), lab.json("image list"));
+    let mine = token(&lab, "mine --admin --disk alice --image debian");
+
+    let foreign = ["classified", "hidden", "topsecret"];
+    let disks = ["alice", "classified", "classified2"];
+    let operations = operations(
+        &api.document(),
+        &disks,
+        &["monday", "hidden"],
+        &["debian:1", "topsecret:1", "topsecret"],
+    );
+    let (mut asked, mut done) = (0, 0);
+    for operation in &operations {
+        for (path, body) in &operation.ways {
+            let what = format!("{} {path} {body}", operation.method);
+            let answer = api.ask(&mine, &operation.method, path, body);
+            // Its own disk, its own snapshots and its images it may name.
+            let names_foreign = ["classified", "topsecret"].iter().any(|word| what.contains(word));
+            match operation.path.as_str() {
+                "/api/v1/openapi.json" => continue,
+                _ if names_foreign => assert_eq!(answer.status, 403, "{what}: {}", answer.text),
+                "/api/v1/disks" | "/api/v1/images" | "/api/v1/lineage" | "/api/v1/elsewhere" => {}
+                path if path.starts_with("/api/v1/disks/")
+                    || path.starts_with("/api/v1/images/") => {}
+                _ => assert_eq!(answer.status, 403, "it tells of all: {what}"),
+            }
+            assert!(answer.status < 500, "{what}: {}", answer.text);
+            for word in foreign {
+                // What the disk itself stands on is told with the disk.
+                let of_its_own = word == "topsecret" && answer.text.contains("\"alice\"");
+                assert!(
+                    what.contains(word) || of_its_own || !answer.text.contains(word),
+                    "{what} tells of {word}: {}",
+                    answer.text
+                );
+            }
+            asked += 1;
+            done += u32::from(answer.status < 300);
+        }
+    }
+    assert!(asked > 100 && done > 3, "{done} of {asked}");
+    for path in ["/metrics", "/v1/status"] {
+        assert_eq!(api.ask(&mine, "GET", path, &Value::Null).status, 403, "{path}");
+    }
+    // Of its image, those who stand on it are not told either.
+    lab.line("disk create classified3 --from debian").ok();
+    let images = api.get(&mine, "/images").is(200);
+    let told: Vec<&Value> =
+        images["images"].as_array().unwrap().iter().map(|image| &image["image"]).collect();
+    assert!(told.iter().all(|image| image.as_str().unwrap().starts_with("debian:")), "{images}");
+    assert!(!images.to_string().contains("classified"), "{images}");
+    let image = api.get(&mine, "/images/debian").is(200);
+    assert_eq!((&image["image"], &image["used_by"]), (&json!("debian:1"), &json!([])), "{image}");
+    let conflict = api.delete(&mine, "/images/debian:1").is(409);
+    assert!(!conflict.to_string().contains("classified"), "{conflict}");
+
+    let after = (lab.json("disk show classified"), lab.json("image list"));
+    assert_eq!(before.0, after.0);
+    let kept = |list: &Value| -> Vec<String> {
+        let names = list.as_array().unwrap().iter().map(|one| one["image"].as_str().unwrap());
+        names.filter(|name| name.starts_with("topsecret")).map(str::to_owned).collect()
+    };
+    assert_eq!(kept(&before.1), kept(&after.1));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn every_change_takes_a_good_token_with_the_right_that_the_document_says() {
+    let (lab, server, api) = served();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice monday").ok();
+    let before = (lab.json("disk list"), lab.json("image list"));
+    let reader = token(&lab, "reader --read");
+    let operator = token(&lab, "operator --operate");
+    let revoked = token(&lab, "revoked --admin");
+    lab.line("token revoke revoked").ok();
+    let expired = token(&lab, "expired --admin --days 1");
+    let file = lab.home().join("tokens.json");
+    let mut tokens: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    for one in tokens["tokens"].as_array_mut().unwrap() {
+        if one["name"] == "expired" {
+            one["expires"] = json!(1_000_000_000);
+        }
+    }
+    std::fs::write(&file, tokens.to_string()).unwrap();
+    let forged = format!("sojourn_{}", "0".repeat(64));
+
+    for operation in operations(&api.document(), &["alice"], &["monday"], &["debian:1"]) {
+        let (path, body) = operation.ways.last().unwrap();
+        let what = format!("{} {path}", operation.method);
+        let ask = |token: &str| api.ask(token, &operation.method, path, body);
+        if operation.path == "/api/v1/openapi.json" {
+            continue;
+        }
+        for bad in [&revoked, &expired, &forged, "x", ""] {
+            let answer = ask(bad);
+            assert_eq!(answer.status, 401, "{what}");
+            assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+        }
+        if operation.method == "GET" {
+            assert_eq!(operation.right, "read", "{what}");
+            if !operation.is_open {
+                assert_eq!(api.send("GET", path, HOST, "").status, 401, "{what}");
+                assert_eq!(ask(&reader).status, 200, "{what}");
+            }
+            continue;
+        }
+        let cookie = format!("{JSON}cookie: token={operator}\r\n");
+        for nobody in [JSON, &cookie] {
+            assert_eq!(
+                api.send(&operation.method, path, nobody, &body.to_string()).status,
+                401,
+                "{what}"
+            );
+        }
+        assert_eq!(ask(&reader).status, 403, "{what}");
+        assert!(
+            ask(&reader).json()["message"].as_str().unwrap().contains(&operation.right),
+            "{what}"
+        );
+        match operation.right.as_str() {
+            "admin" => assert_eq!(ask(&operator).status, 403, "{what}"),
+            right => assert_eq!(right, "operate", "{what}"),
+        }
+    }
+    assert_eq!(
+        before,
+        (lab.json("disk list"), lab.json("image list")),
+        "a refusal changed something"
+    );
+    let force = api.post(&operator, "/disks/alice/take", json!({"force": true}));
+    assert_eq!(force.status, 403, "{}", force.text);
+    assert!(lab.json("token list").to_string().contains("\"expired\":true"));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_disk_lives_over_http_and_answers_are_what_the_command_prints() {
+    let (lab, server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    let made = api.post(&admin, "/disks", json!({"name": "alice", "from": "debian"}));
+    assert!(made.head.contains("location: /api/v1/disks/alice"), "{}", made.head);
+    assert_eq!(made.is(201), lab.json("disk show alice"));
+    assert_eq!(
+        api.get(&admin, "/disks").is(200)["disks"][0]["name"],
+        "alice",
+        "it is in the list at once"
+    );
+    let snapshot =
+        api.post(&admin, "/disks/alice/snapshots", json!({"snapshot": "monday"})).is(201);
+    assert_eq!(snapshot, lab.json("disk show alice")["snapshots"][0]);
+    let grown = api.post(&admin, "/disks/alice/grow", json!({"size": 16 << 20})).is(200);
+    assert_eq!(grown["size"], 16 << 20);
+    let image = api.post(&admin, "/disks/alice/commit", json!({"image": "debian"})).is(201);
+    assert_eq!(image["image"], "debian:2");
+    let back = api.post(&admin, "/disks/alice/rollback", json!({"snapshot": "monday"})).is(200);
+    assert_eq!(back["size"], 8 << 20);
+    let moved = api.post(&admin, "/disks/alice/rebase", json!({"image": "debian:2"})).is(200);
+    assert_eq!(moved["disk"]["image"], "debian:2");
+    assert_eq!(moved["disk"], lab.json("disk show alice"));
+    assert_eq!(api.post(&admin, "/disks/alice/reset", json!({})).is(200)["unchanged"], true);
+    let published = api.post(&admin, "/disks/alice/publish", json!({})).is(200);
+    assert_eq!(published, json!({"disk": "alice", "bytes": 0}));
+    assert_eq!(api.delete(&admin, "/images/debian:2").is(409)["kind"], "conflict");
+    let used = api.delete(&admin, "/images/debian:1").is(409);
+    assert!(used.to_string().contains("alice@monday"), "{used}");
+    let gone = api.delete(&admin, "/disks/alice/snapshots/monday").is(200);
+    assert_eq!(gone, json!({"done": "snapshot alice@monday removed"}));
+    api.delete(&admin, "/images/debian:1").is(200);
+    api.post(&admin, "/images/debian:1/restore", json!({})).is(200);
+    assert_eq!(lab.json("image list").as_array().unwrap().len(), 2);
+    assert_eq!(api.get(&admin, "/images/debian").is(200), lab.json("image show debian:2"));
+    // The newest is another one than this token is for.
+    let first = token(&lab, "first --read --image debian:1");
+    api.get(&first, "/images/debian:1").is(200);
+    api.get(&first, "/images/debian").is(403);
+    // Another server may go on with it, or this one again.
+    api.post(&admin, "/disks/alice/release", json!({})).is(200);
+    assert_eq!(api.get(&admin, "/elsewhere").is(200)[0]["name"], "alice");
+    assert_eq!(api.post(&admin, "/disks/alice/take", json!({})).is(200)["name"], "alice");
+    assert_eq!(api.delete(&admin, "/disks/alice").is(200), json!({"done": "disk alice removed"}));
+    assert_eq!(api.get(&admin, "/disks/alice").is(404)["kind"], "not found");
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_its_status_and_a_sentence() {
+    let (lab, server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    lab.line("disk create alice --from debian").ok();
+    let disk = |name: &str| json!({"name": name, "from": "debian"});
+    assert_eq!(api.post(&admin, "/disks", disk("alice")).is(409)["kind"], "conflict");
+    assert_eq!(api.post(&admin, "/disks", disk("../alice")).is(400)["kind"], "invalid");
+    assert_eq!(
+        api.post(&admin, "/disks", json!({"name": "a", "from": "nosuch"})).is(404)["kind"],
+        "not found"
+    );
+    api.post(&admin, "/disks", json!({"name": "a"})).is(400);
+    api.post(&admin, "/disks", json!({"name": "a", "from": "debian", "colour": "red"})).is(400);
+    api.post(&admin, "/disks", json!({"name": "a", "from": "debian", "size": -1})).is(400);
+    api.post(&admin, "/disks/alice/grow", json!({"size": 1})).is(400);
+    api.post(&admin, "/disks/alice/rollback", json!({"snapshot": "nosuch"})).is(404);
+    api.post(&admin, "/disks/%2e%2e%2falice/reset", json!({})).is(400);
+    api.post(&admin, "/disks/%ff/reset", json!({})).is(400);
+    api.delete(&admin, "/disks/alice?lost=perhaps").is(400);
+    api.delete(&admin, "/images/debian").is(400);
+    api.post(&admin, "/nothing", json!({})).is(404);
+    let authorization = format!("authorization: Bearer {admin}\r\n");
+    let send = |kind: &str, body: &str| {
+        let headers = format!("{HOST}{authorization}{kind}");
+        api.send("POST", "/api/v1/disks/alice/reset", &headers, body)
+    };
+    for form in
+        ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"]
+    {
+        send(form, "{}").is(415);
+    }
+    send("content-type: application/json; charset=utf-8\r\n", "{}").is(200);
+    for body in ["", "{", "[]", "7", "{} {}", "\u{fffd}"] {
+        send("content-type: application/json\r\n", body).is(400);
+    }
+    let long = format!("{{\"x\":\"{}\"}}", "y".repeat(80 << 10));
+    send("content-type: application/json\r\n", &long).is(413);
+    let headers = format!("{HOST}{authorization}");
+    assert_eq!(api.send("PUT", "/api/v1/disks/alice", &headers, "").status, 405);
+    assert_eq!(api.send("POST", "/api/v1/status", &headers, "").status, 405);
+
+    // Pages of other origins, with a token that they cannot have.
+    for page in
+        ["origin: http://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n"]
+    {
+        let headers = format!("{JSON}{authorization}{page}");
+        let answer = api.send("POST", "/api/v1/disks/alice/reset", &headers, "{}");
+        assert_eq!(answer.status, 403, "{page}");
+        assert!(!answer.head.contains("access-control"), "{}", answer.head);
+    }
+    let preflight =
+        format!("{HOST}origin: http://evil.example\r\naccess-control-request-method: POST\r\n");
+    let answer = api.send("OPTIONS", "/api/v1/disks", &preflight, "");
+    assert!(answer.status >= 400 && !answer.head.contains("access-control"), "{}", answer.head);
+    let rebound =
+        format!("host: rebound.example\r\ncontent-type: application/json\r\n{authorization}");
+    assert_eq!(api.send("POST", "/api/v1/disks/alice/reset", &rebound, "{}").status, 421);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_map_is_what_the_command_prints_and_takes_a_token_only_where_looking_does() {
+    let (lab, server, api) = served();
+    for disk in ["alice", "bob"] {
+        lab.line(&format!("disk create {disk} --from debian")).ok();
+    }
+    let noted = audit(&lab);
+    let look = |rest: &str| api.send("GET", &format!("/api/v1/disks/{rest}"), HOST, "");
+    assert_eq!(look("alice/map").is(200), lab.json("disk map alice"));
+    let few = look("alice/map?cells=16").is(200);
+    assert_eq!(few, lab.json("disk map alice --cells 16"));
+    assert_eq!(few["cells"]["stored"].as_array().unwrap().len(), 16);
+    for wrong in ["cells=0", "cells=4097", "cells=x", "cells=-1", "cells=", "colour=red"] {
+        assert_eq!(look(&format!("alice/map?{wrong}")).is(400)["kind"], "invalid", "{wrong}");
+    }
+    for wrong in ["%2e%2e%2falice/map", "%ff/map"] {
+        look(wrong).is(400);
+    }
+    look("nosuch/map").is(404);
+    let mine = token(&lab, "mine --read --disk alice");
+    api.get(&mine, "/disks/alice/map").is(200);
+    api.get(&mine, "/disks/bob/map").is(403);
+    api.get(&mine, "/disks/nosuch/map").is(403);
+    assert_eq!(audit(&lab), noted, "looking is not noted");
+    // The one that was drawn just now does not outlive the disk for long.
+    lab.line("disk remove --yes alice").ok();
+    let end = Instant::now() + PATIENCE;
+    while look("alice/map").status != 404 {
+        assert!(Instant::now() < end, "the map of a disk that is gone");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn the_lineage_tells_what_each_version_snapshot_and_disk_stands_on() {
+    let (lab, server, api) = served();
+    for line in [
+        "disk create alice --from debian",
+        "disk snapshot alice monday",
+        "disk grow alice 16M",
+        "disk snapshot alice tuesday",
+        "disk create bob --from alice@tuesday",
+        "disk grow alice 32M",
+        "disk commit alice debian",
+        "disk create carol --from debian:2",
+    ] {
+        lab.line(line).ok();
+    }
+    let told = |lineage: &Value| -> Vec<String> {
+        let name = |one: &Value| match one {
+            Value::Null => "-".to_owned(),
+            one => format!("{} {}", one["kind"].as_str().unwrap(), one["name"].as_str().unwrap()),
+        };
+        let nodes = lineage["nodes"].as_array().unwrap().iter();
+        nodes
+            .map(|one| format!("{}: {}, {}", name(one), name(&one["on"]), name(&one["by"])))
+            .collect()
+    };
+    let open = api.send("GET", "/api/v1/lineage", HOST, "").is(200);
+    assert_eq!(
+        told(&open),
+        [
+            "image debian:1: -, -",
+            "image debian:2: image debian:1, disk alice",
+            "snapshot alice@monday: image debian:1, -",
+            "snapshot alice@tuesday: image debian:1, -",
+            "disk alice: image debian:1, -",
+            "disk bob: snapshot alice@tuesday, -",
+            "disk carol: image debian:2, -",
+        ]
+    );
+    lab.line("disk rollback alice tuesday").ok();
+    let admin = token(&lab, "admin --admin");
+    let anew = api.get(&admin, "/lineage").is(200);
+    assert_eq!(told(&anew)[4], "disk alice: snapshot alice@tuesday, -");
+    // Who sees a part is not told what that stands on beyond it.
+    let mine = token(&lab, "mine --read --disk carol --disk alice --image debian:2");
+    assert_eq!(
+        told(&api.get(&mine, "/lineage").is(200)),
+        [
+            "image debian:2: -, disk alice",
+            "snapshot alice@monday: -, -",
+            "snapshot alice@tuesday: -, -",
+            "disk alice: snapshot alice@tuesday, -",
+            "disk carol: image debian:2, -",
+        ]
+    );
+    lab.line("disk remove --yes alice").ok();
+    lab.line("image remove debian:1").fails(4, &["bob"]);
+    assert_eq!(
+        told(&api.get(&admin, "/lineage").is(200))[1],
+        "image debian:2: image debian:1, disk alice"
+    );
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn the_server_itself_is_changed_and_ended_over_http() {
+    let (lab, mut server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    let cache = || api.send("GET", "/api/v1/cache", HOST, "").is(200);
+    assert_eq!(cache(), lab.json("cache show"));
+    let changed = api.post(&admin, "/cache", json!({"size": 64 << 20, "policy": "lru"})).is(200);
+    assert_eq!(changed["capacity_bytes"], 64 << 20);
+    assert_eq!(cache()["policy"], "lru");
+    for wrong in [json!({"size": 1}), json!({"policy": "nosuch"}), json!({"colour": "red"})] {
+        assert_eq!(api.post(&admin, "/cache", wrong.clone()).is(400)["kind"], "invalid", "{wrong}");
+    }
+    assert_eq!(cache()["capacity_bytes"], 64 << 20, "what was wrong changed nothing");
+    let reloaded = api.post(&admin, "/reload", json!({})).is(200);
+    assert_eq!(reloaded, json!({"restart": [], "opened": [], "closed": []}));
+    assert_ne!(cache()["policy"], "lru", "the configuration counts again");
+    std::fs::write(lab.home().join("sojourn.toml"), "store = 7").unwrap();
+    api.post(&admin, "/reload", json!({})).is(400);
+    api.post(&admin, "/drain", json!({"seconds": -1})).is(400);
+    api.post(&admin, "/drain", json!({"to_successor": true})).is(400);
+    let drained = api.post(&admin, "/drain", json!({"seconds": 60})).is(200);
+    assert_eq!(drained, json!({"connections": 0}));
+    assert_eq!(server.wait(), 0);
+    let told: Vec<String> = audit(&lab)
+        .iter()
+        .map(|line| {
+            format!("{} {}", line["verb"].as_str().unwrap(), line["outcome"].as_str().unwrap())
+        })
+        .filter(|line| line.starts_with("server.") && !line.ends_with("invalid"))
+        .collect();
+    assert_eq!(told, ["server.cache done", "server.reload done", "server.drain done"]);
+}
+
+/// The head of a request that sends an image, as a client that waits to be asked for its body.
+fn import_head(token: &str, path: &str, more: &str) -> String {
+    format!(
+        "POST /api/v1/images/{path} HTTP/1.1\r\n{HOST}connection: close\r\nexpect: 100-continue\r\n\
+         authorization: Bearer {token}\r\n{more}\r\n"
+    )
+}
+
+/// Sends the pieces one after the other.
+fn begin(api: &Api, pieces: &[&[u8]]) -> TcpStream {
+    let mut stream = TcpStream::connect(&api.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for piece in pieces {
+        // A server that has refused may not take the rest.
+        let _ = stream.write_all(piece);
+    }
+    stream
+}
+
+/// Sends the pieces one after the other; gives all that is answered.
+fn sent(api: &Api, pieces: &[&[u8]]) -> String {
+    let mut stream = begin(api, pieces);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+const BYTES: &str = "content-type: application/octet-stream\r\n";
+
+#[test]
+fn an_image_that_is_sent_becomes_a_version() {
+    let (lab, server, api) = served();
+    let content = crate::common::content(3 << 20, 7);
+    let operator = token(&lab, "operator --operate --image fresh");
+    let length = format!("{BYTES}content-length: {}\r\n", content.len());
+    let head = import_head(&operator, "fresh/import?source=nightly.raw", &length);
+    let answer = sent(&api, &[head.as_bytes(), &content]);
+    let (invited, answer) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(invited.starts_with("HTTP/1.1 100 "), "{invited}");
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert!(head.to_lowercase().contains("location: /api/v1/images/fresh:1\r\n"), "{head}");
+    let view: Value = serde_json::from_str(text).unwrap();
+    let shown = lab.json("image show fresh");
+    for key in ["image", "size", "created", "manifest", "source"] {
+        assert_eq!(view[key], shown[key], "{key}");
+    }
+    assert_eq!(
+        (&view["source"], &view["stats"]["scanned"]),
+        (&json!("nightly.raw"), &json!(3 << 20))
+    );
+
+    // In pieces, of which the first are short, and under a name of its own.
+    let head = import_head(
+        &operator,
+        "fresh:own/import",
+        &format!("{BYTES}transfer-encoding: chunked\r\n"),
+    );
+    let mut pieces = vec![head.into_bytes()];
+    let (first, rest) = content.split_at(100);
+    for piece in first.chunks(7).chain(rest.chunks(1 << 20)) {
+        pieces.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+    }
+    pieces.push(b"0\r\n\r\n".to_vec());
+    let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+    let answer = sent(&api, &pieces);
+    assert!(answer.contains("HTTP/1.1 201 ") && answer.contains("\"fresh:own\""), "{answer}");
+    for version in ["fresh:1", "fresh:own"] {
+        lab.line(&format!("image export {version} {}", lab.path("out.raw").display())).ok();
+        assert!(std::fs::read(lab.path("out.raw")).unwrap() == content, "{version}");
+        std::fs::remove_file(lab.path("out.raw")).unwrap();
+    }
+    let noted: Vec<Value> = audit(&lab);
+    assert_eq!(noted.len(), 2);
+    assert_eq!(
+        (&noted[0]["verb"], &noted[0]["token"], &noted[0]["object"], &noted[0]["outcome"]),
+        (&json!("image.import"), &json!("operator"), &json!("fresh"), &json!("done"))
+    );
+    assert_eq!(noted[0]["request"]["size"], 3 << 20);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn an_image_that_is_refused_is_not_asked_for() {
+    let (lab, server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    let reader = token(&lab, "reader --read");
+    let other = token(&lab, "other --admin --image debian");
+    let before = lab.json("image list");
+    let sized = |bytes: u64| format!("{BYTES}content-length: {bytes}\r\n");
+    let long = format!("fresh/import?source={}", "x".repeat(2000));
+    for (token, path, more, status) in [
+        ("sojourn_00", "fresh/import", sized(512), 401),
+        (reader.as_str(), "fresh/import", sized(512), 403),
+        (other.as_str(), "fresh/import", sized(512), 403),
+        (
+            admin.as_str(),
+            "fresh/import",
+            "content-type: text/plain\r\ncontent-length: 512\r\n".into(),
+            415,
+        ),
+        (admin.as_str(), "fresh/import", "content-length: 512\r\n".into(), 415),
+        (admin.as_str(), "debian:1/import", sized(512), 409),
+        (admin.as_str(), "-x/import", sized(512), 400),
+        (admin.as_str(), "fresh/import", sized(0), 400),
+        (admin.as_str(), "fresh/import", sized(513), 400),
+        (admin.as_str(), "fresh/import", sized(1 << 60), 400),
+        (admin.as_str(), "fresh/import?format=qcow2", sized(512), 400),
+        (admin.as_str(), "fresh/import?colour=red", sized(512), 400),
+        (admin.as_str(), "fresh/import?source=a%0Ab", sized(512), 400),
+        (admin.as_str(), long.as_str(), sized(512), 400),
+    ] {
+        let answer = sent(&api, &[import_head(token, path, &more).as_bytes()]);
+        let what = format!("{path} {more}: {answer}");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{what}");
+        assert!(answer.contains("\"kind\":"), "{what}");
+    }
+    assert_eq!(lab.json("image list"), before);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_broken_or_wrong_image_leaves_no_version_behind() {
+    let (lab, server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    let before = lab.json("image list");
+    let content = crate::common::content(2 << 20, 9);
+    let sized = |bytes: usize| format!("{BYTES}content-length: {bytes}\r\n");
+    let chunked = format!("{BYTES}transfer-encoding: chunked\r\n");
+    let some = &content[..1 << 20];
+    let part = [format!("{:x}\r\n", some.len()).as_bytes(), some, b"\r\n"].concat();
+    let odd = b"3\r\nabc\r\n0\r\n\r\n".to_vec();
+    let qcow2 = [b"QFI\xfb".to_vec(), vec![0; 508]].concat();
+    let gzip = [vec![0x1f, 0x8b, 8], vec![0; 509]].concat();
+    let wrong = [part.as_slice(), b"zz\r\n"].concat();
+    for (more, body, breaks, outcome) in [
+        // Less than was told; no last piece; a length that is none; no disk; nothing; other images.
+        (sized(content.len()), some.to_vec(), true, "invalid"),
+        (chunked.clone(), part, true, "invalid"),
+        (chunked.clone(), wrong, false, "invalid"),
+        (chunked.clone(), odd, false, "invalid"),
+        (chunked, b"0\r\n\r\n".to_vec(), false, "invalid"),
+        (sized(512), qcow2.clone(), false, "unsupported"),
+        (sized(512), gzip, false, "unsupported"),
+    ] {
+        let head = import_head(&admin, "fresh/import", &more);
+        let noted = audit(&lab).len();
+        let pieces = [head.as_bytes(), &body];
+        match breaks {
+            true => begin(&api, &pieces).shutdown(std::net::Shutdown::Both).unwrap(),
+            false => {
+                let status = if outcome == "invalid" { 400 } else { 501 };
+                let answer = sent(&api, &pieces);
+                assert!(answer.contains(&format!("HTTP/1.1 {status} ")), "{more}: {answer}");
+            }
+        }
+        let end = Instant::now() + PATIENCE;
+        while audit(&lab).len() == noted {
+            assert!(Instant::now() < end, "not noted: {more}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let line = audit(&lab).pop().unwrap();
+        assert_eq!(
+            (&line["verb"], &line["outcome"]),
+            (&json!("image.import"), &json!(outcome)),
+            "{line}"
+        );
+        assert_eq!(lab.json("image list"), before, "{more}");
+    }
+    // What was begun is no hindrance, and nothing stays that a collection could not take.
+    let head = import_head(&admin, "fresh/import?format=raw", &sized(512));
+    let answer = sent(&api, &[head.as_bytes(), &qcow2]);
+    assert!(answer.contains("HTTP/1.1 201 "), "{answer}");
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn who_changed_what_is_in_the_audit_log() {
+    let (lab, server, api) = served();
+    let admin = token(&lab, "deploy --admin");
+    api.post(&admin, "/disks", json!({"name": "alice", "from": "debian"})).is(201);
+    api.post(&admin, "/disks", json!({"name": "alice", "from": "debian"})).is(409);
+    api.get(&admin, "/disks/alice").is(200);
+    let reader = token(&lab, "reader --read");
+    api.delete(&reader, "/disks/alice").is(403);
+    api.delete("sojourn_00", "/disks/alice").is(401);
+    lab.line("disk snapshot alice monday").ok();
+    lab.line("disk list").ok();
+    lab.line("cache set --size 64MiB").ok();
+    lab.line("reload").ok();
+    let lines = audit(&lab);
+    let told: Vec<(&str, &str, &str, &str)> = lines
+        .iter()
+        .map(|line| {
+            let text = |key: &str| line[key].as_str().unwrap_or("-");
+            (text("token"), text("verb"), text("object"), text("outcome"))
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("deploy", "disk.create", "alice", "done"),
+            ("deploy", "disk.create", "alice", "conflict"),
+            ("reader", "DELETE", "/api/v1/disks/alice", "refused"),
+            ("-", "DELETE", "/api/v1/disks/alice", "refused"),
+            ("-", "disk.snapshot", "alice", "done"),
+            ("-", "server.cache", "", "done"),
+            ("-", "server.reload", "", "done"),
+        ]
+    );
+    let own = format!("uid {}", rustix::process::geteuid().as_raw());
+    assert!(lines[0]["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{}", lines[0]);
+    assert!(lines[4]["from"].as_str().unwrap().starts_with(&own), "{}", lines[4]);
+    assert!(lines[1]["message"].as_str().unwrap().contains("alice"), "{}", lines[1]);
+    assert_eq!(lines[4]["request"]["snapshot"], "monday");
+    let time = lines[0]["time"].as_str().unwrap();
+    assert!(time.len() == 20 && time.ends_with('Z'), "{time}");
+    let everything = std::fs::read_to_string(lab.home().join("audit.log")).unwrap();
+    assert!(!everything.contains(&admin["sojourn_".len()..]), "no token is in it");
+    // Who is refused again and again does not drive out what was done.
+    for _ in 0..100 {
+        api.delete("sojourn_00", "/disks/alice").is(401);
+    }
+    assert!(audit(&lab).len() <= 7 + 60);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn nobody_looks_without_a_token_where_the_configuration_says_so() {
+    let (lab, server, api) = served();
+    let reader = token(&lab, "reader --read");
+    assert_eq!(api.send("GET", "/api/v1/disks", HOST, "").status, 200);
+    let file = lab.home().join("sojourn.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("# http_access = \"open\"", "http_access = \"tokens\"");
+    std::fs::write(&file, text).unwrap();
+    lab.line("reload").ok();
+    let api = Api::of(&lab);
+    for path in ["/api/v1/disks", "/api/v1/live", "/metrics", "/v1/status", "/api/v1/nothing"] {
+        assert_eq!(api.send("GET", path, HOST, "").status, 401, "{path}");
+    }
+    for path in ["/", "/healthz", "/api/v1/openapi.json"] {
+        assert_eq!(api.send("GET", path, HOST, "").status, 200, "{path}");
+    }
+    for path in ["/api/v1/disks", "/api/v1/images", "/metrics", "/v1/status"] {
+        assert_eq!(api.ask(&reader, "GET", path, &Value::Null).status, 200, "{path}");
+    }
+    lab.line("token revoke reader").ok();
+    assert_eq!(api.ask(&reader, "GET", "/metrics", &Value::Null).status, 401, "at once");
+    assert_eq!(server.stop(), 0);
+}
