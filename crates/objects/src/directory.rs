@@ -31,7 +31,7 @@ use object_store::{
     PutResult, Result,
 };
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -59,32 +59,41 @@ pub(crate) struct Directory {
     settled: Arc<Settled>,
 }
 
+/// Device and number of a directory. A share that is mounted again, or another one in its place, has other
+/// directories below the same paths.
+type DirectoryIdentity = (u64, u64);
+
 /// Directories that were synced.
 #[derive(Debug, Default)]
 struct Settled {
     /// Those whose own names are durable.
-    named: Mutex<HashSet<PathBuf>>,
+    named: Mutex<HashMap<PathBuf, DirectoryIdentity>>,
     /// Those that were listed, and when they had changed last by then.
-    listed: Mutex<HashMap<PathBuf, SystemTime>>,
+    listed: Mutex<HashMap<PathBuf, (DirectoryIdentity, SystemTime)>>,
 }
 
 impl Settled {
     /// Makes the name of a directory durable, and those above it below `root`: who made them may have
     /// been killed. They are never removed, so that is done once.
     fn name(&self, root: &FsPath, directory: &FsPath) -> block::Result<()> {
-        if **directory == **root || self.named.lock().contains(&**directory) {
+        if **directory == **root {
+            return Ok(());
+        }
+        let found = directory.metadata().map_err(|e| directory.error(e))?.identity;
+        if self.named.lock().get(&**directory) == Some(&found) {
             return Ok(());
         }
         let above = directory.above();
         self.name(root, &above)?;
         above.sync_directory()?;
-        self.named.lock().insert(directory.to_path_buf());
+        self.named.lock().insert(directory.to_path_buf(), found);
         Ok(())
     }
 
-    /// Makes the names durable that were found in a directory which had changed last at `changed`.
-    fn list(&self, root: &FsPath, directory: &FsPath, changed: SystemTime) -> block::Result<()> {
-        if self.listed.lock().get(&**directory) == Some(&changed) {
+    /// Makes the names durable that were found in a directory, of which `found` was known before it was read.
+    fn list(&self, root: &FsPath, directory: &FsPath, found: Metadata) -> block::Result<()> {
+        let found = (found.identity, found.modified);
+        if self.listed.lock().get(&**directory) == Some(&found) {
             return Ok(());
         }
         match self.name(root, directory).and_then(|()| directory.sync_directory()) {
@@ -94,7 +103,7 @@ impl Settled {
             }
             _ => {}
         }
-        self.listed.lock().insert(directory.to_path_buf(), changed);
+        self.listed.lock().insert(directory.to_path_buf(), found);
         Ok(())
     }
 }
@@ -468,10 +477,10 @@ impl ObjectStore for Directory {
         let all = blocking(move || {
             let mut all = Vec::new();
             // Before it is read: what changes meanwhile is synced by the next listing.
-            let changed = root.metadata().ok().map(|found| found.modified);
+            let found = root.metadata().ok();
             let flat = walk(&root, &prefix, DEPTH, &mut all)?;
-            if let Some(changed) = changed.filter(|_| flat && !all.is_empty()) {
-                settled.list(&top, &root, changed).map_err(undurable)?;
+            if let Some(found) = found.filter(|_| flat && !all.is_empty()) {
+                settled.list(&top, &root, found).map_err(undurable)?;
             }
             Ok(all)
         });

@@ -89,6 +89,25 @@ async fn no_name_that_was_removed_comes_back_after_the_answer() {
 }
 
 #[tokio::test]
+async fn a_directory_in_the_place_of_one_that_was_synced_is_synced_too() {
+    let _inline = Inline::on_this_thread();
+    for nature in Nature::ALL {
+        for seed in 0..200 {
+            let machine = machine(nature, seed);
+            let directory = start(&machine);
+            crate::put_content(&directory, KEY, content(), 100).await.unwrap();
+            // As if the share were mounted again, and a backup of it this time.
+            let store = &directory.root;
+            store.join("packs").rename(&store.join("away")).unwrap();
+            store.sync_directory().unwrap();
+            crate::put_content(&directory, KEY, content(), 100).await.unwrap();
+            machine.lose_power();
+            assert!(is_whole(&machine).await, "{nature:?}, seed {seed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_name_that_cannot_be_synced_is_no_success() {
     let _inline = Inline::on_this_thread();
     for nature in Nature::ALL {
