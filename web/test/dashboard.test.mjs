@@ -148,12 +148,15 @@ test("a disk's map follows its guest while it is open, and is asked for no longe
       return `${getComputedStyle(probe).color.match(/\d+/g).join(" ")} 255`;
     };
     const has = Object.fromEntries(
-      ["private", "stored", "zero", "waiting"].map((place) => [place, seen.has(of(place))]),
+      ["private", "stored", "kept", "cached", "zero", "waiting"].map((place) => [place, seen.has(of(place))]),
     );
     probe.remove();
     return has;
   });
-  assert.deepEqual(colours, { private: true, stored: true, zero: true, waiting: false });
+  // Whoever read the image before decides how much of it the server still has in memory.
+  const { stored, kept, cached, ...colour } = colours;
+  assert.ok(stored || kept || cached, JSON.stringify(colours));
+  assert.deepEqual(colour, { private: true, zero: true, waiting: false });
   // Asked at once: the picture moves from under a pointer that rests when a fact above it gets another line.
   const reading = () =>
     picture.evaluate((canvas) => {
