@@ -18,6 +18,8 @@ mod gc;
 mod generated;
 mod heal;
 mod http_api;
+mod http_client;
+mod http_import;
 mod image;
 mod model;
 mod operations;
