@@ -6,7 +6,6 @@ use crate::content;
 use crate::place::Endpoint;
 use crate::wire::{self, RequestHeader};
 use anyhow::{Context, Result, bail, ensure};
-use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -16,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use trace::TimeHistogram;
 
 /// How long a server may be silent before the connection counts as failed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(crate) struct ConnectionResult {
     /// The window's end, or when the last request was answered if they ran out before.
     pub(crate) end: Option<Instant>,
     /// Time from sending to answer, of each request: those, and the ones in flight at the end.
-    pub(crate) latency: Histogram,
+    pub(crate) latency: TimeHistogram,
 }
 
 /// What connections did together since `start`, in requests per second, up to the end of the last of them:
@@ -221,7 +221,7 @@ impl BenchConnection {
                 let (slot, sent) = flight.land(&input[from..from + reply])?;
                 from += reply;
                 let nanos = now.duration_since(sent).as_nanos();
-                tally.latency.record(u64::try_from(nanos).unwrap_or(u64::MAX));
+                tally.latency.add(u64::try_from(nanos).unwrap_or(u64::MAX));
                 tally.in_window += u64::from(open);
                 if open && let Some(offset) = next() {
                     flight.launch(slot, offset, now);
@@ -468,7 +468,7 @@ mod tests {
             assert_eq!(connection.size(), SIZE);
             let job = Job { writes, bytes, depth };
             let tally = connection.drive(job, None, offsets(bytes as u64, count)).unwrap();
-            assert_eq!((tally.latency.total(), tally.in_window), (count, count));
+            assert_eq!((tally.latency.count(), tally.in_window), (count, count));
             connection.close();
         }
     }
@@ -479,7 +479,7 @@ mod tests {
         let until = Instant::now() + Duration::from_millis(30);
         let job = Job { writes: false, bytes: 4096, depth: 4 };
         let tally = connection.drive(job, Some(until), offsets(4096, u64::MAX)).unwrap();
-        assert!(tally.in_window > 0 && tally.latency.total() >= tally.in_window);
+        assert!(tally.in_window > 0 && tally.latency.count() >= tally.in_window);
         assert_eq!(tally.end, Some(until));
     }
 

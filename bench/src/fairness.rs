@@ -16,13 +16,14 @@ use crate::home::{Home, Serving};
 use crate::storm::arm::Arm;
 use crate::storm::bucket::Bucket;
 use anyhow::{Result, bail, ensure};
-use replay::Histogram;
+use replay::Summary;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use trace::TimeHistogram;
 
 /// What the storm may make of the 99th percentile.
 const AT_MOST: f64 = 3.0;
@@ -300,7 +301,7 @@ fn measure(
                     let next = || (!over.load(Ordering::Relaxed)).then(|| places.next());
                     let tally = connection.drive(job, None, next)?;
                     connection.close();
-                    Ok(tally.latency.total())
+                    Ok(tally.latency.count())
                 })
             })
             .collect();
@@ -352,20 +353,20 @@ fn read_until(
     time: Duration,
     pause: Duration,
 ) -> Result<LightClientTimes> {
-    let mut latency = Histogram::default();
+    let mut latency = TimeHistogram::default();
     let mut buffer = vec![0; GRAIN];
     let end = Instant::now() + time;
     while Instant::now() < end {
         let offset = places.next();
         let asked = Instant::now();
         connection.read(offset, &mut buffer)?;
-        latency.record(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        latency.add(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX));
         crate::content::check(&buffer, offset)?;
         std::thread::sleep(pause);
     }
-    let summary = latency.summary();
+    let summary = Summary::of(&latency);
     Ok(LightClientTimes {
-        reads: latency.total(),
+        reads: latency.count(),
         p50_us: summary.p50_us,
         p99_us: summary.p99_us,
         longest_us: summary.max_us,

@@ -4,10 +4,10 @@ use crate::client::{self, BenchConnection, ConnectionResult, Job};
 use crate::place::Endpoint;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
-use replay::Histogram;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
+use trace::TimeHistogram;
 
 /// What a load does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +198,7 @@ pub(crate) struct WindowSample {
     /// Most memory the server held while the clients were connected, bytes.
     pub(crate) peak_memory: u64,
     /// Request latencies.
-    pub(crate) latency: Histogram,
+    pub(crate) latency: TimeHistogram,
 }
 
 /// Runs one window of `load` on a server that listens at `place`; `export` names the disk of
@@ -261,7 +261,7 @@ pub(crate) fn measure(
         peak_memory = peak_memory.max(tree.memory());
         barrier.wait();
 
-        let mut latency = Histogram::default();
+        let mut latency = TimeHistogram::default();
         let (mut tallies, mut failures) = (Vec::new(), Vec::new());
         for client in clients {
             match client.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))? {
@@ -279,7 +279,7 @@ pub(crate) fn measure(
                 load.clients
             );
         }
-        ensure!(latency.total() > 0, "no request was answered in {} s", window.as_secs_f64());
+        ensure!(latency.count() > 0, "no request was answered in {} s", window.as_secs_f64());
         Ok(WindowSample { rate: client::rate(start, tallies.iter()), cpu, peak_memory, latency })
     })
 }

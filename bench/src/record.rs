@@ -74,7 +74,7 @@ pub(crate) fn run(
                 let export = |index| server.export(index);
                 let sample =
                     load::measure(load, window, SIZE, server.place(), &export, &mut server.tree())?;
-                let requests = sample.latency.total();
+                let requests = sample.latency.count();
                 pair[at] = sample.cpu * 1e6 / requests as f64;
                 answered += if at == 1 { requests } else { 0 };
             }

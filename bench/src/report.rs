@@ -102,15 +102,15 @@ impl Figures {
         let iops = median(&mut rates);
         let cpu: f64 = cell.samples.iter().map(|sample| sample.cpu).sum();
         let peak = cell.samples.iter().map(|sample| sample.peak_memory).max().unwrap_or(0);
-        let mut latency = replay::Histogram::default();
+        let mut latency = trace::TimeHistogram::default();
         cell.samples.iter().for_each(|sample| latency.merge(&sample.latency));
         Self {
             iops: iops.round(),
             mb_per_s: round(iops * bytes as f64 / 1e6, 1),
             iops_of_windows: windows,
-            cpu_us_per_request: round(cpu / latency.total() as f64 * 1e6, 2),
-            p50_us: round(latency.summary().p50_us, 1),
-            p99_us: round(latency.summary().p99_us, 1),
+            cpu_us_per_request: round(cpu / latency.count() as f64 * 1e6, 2),
+            p50_us: round(latency.quantile_ms(0.5) * 1e3, 1),
+            p99_us: round(latency.quantile_ms(0.99) * 1e3, 1),
             peak_rss_mib: round(peak as f64 / f64::from(1 << 20), 1),
             of_best_peer: None,
             of_raw: None,
@@ -357,12 +357,12 @@ mod tests {
     use crate::contender;
     use crate::load::{self, WindowSample};
     use crate::series::ServerRun;
-    use replay::Histogram;
     use std::time::Duration;
+    use trace::TimeHistogram;
 
     fn sample(rate: f64) -> WindowSample {
-        let mut latency = Histogram::default();
-        (0..1000).for_each(|_| latency.record(20_000));
+        let mut latency = TimeHistogram::default();
+        (0..1000).for_each(|_| latency.add(20_000));
         WindowSample { rate, cpu: 0.002, peak_memory: 3 << 20, latency }
     }
 

@@ -281,9 +281,9 @@ pub(crate) fn measure(server: &mut Served, job: Job, window: Duration) -> Result
     server.tree.refresh();
     let cpu = server.tree.usage().since(&before);
     driven.close()?;
-    let requests = tally.latency.total();
+    let requests = tally.latency.count();
     ensure!(requests > 0, "no request was answered");
-    let quantile = |part: f64| tally.latency.percentile(part) as f64 / 1e3;
+    let quantile = |part: f64| tally.latency.quantile_ms(part) * 1e3;
     Ok(Cell {
         server: server.name,
         writes: job.writes,

@@ -317,7 +317,7 @@ fn measure(
         tallies.push(tally);
         connection.close();
     }
-    let requests: u64 = tallies.iter().map(|tally| tally.latency.total()).sum();
+    let requests: u64 = tallies.iter().map(|tally| tally.latency.count()).sum();
     let rate = client::rate(start, tallies.iter());
     ensure!(requests > 0, "no request was answered");
     Ok(Figures {

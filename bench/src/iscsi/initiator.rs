@@ -270,7 +270,7 @@ impl Driven for Initiator {
                 self.note(header);
                 let Some((slot, sent)) = landed else { continue };
                 let nanos = now.duration_since(sent).as_nanos();
-                tally.latency.record(u64::try_from(nanos).unwrap_or(u64::MAX));
+                tally.latency.add(u64::try_from(nanos).unwrap_or(u64::MAX));
                 tally.in_window += u64::from(open);
                 if open && let Some(offset) = next() {
                     flight.launch(self, slot, offset, now)?;

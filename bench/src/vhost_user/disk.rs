@@ -97,7 +97,7 @@ impl Driven for VirtioDisk {
                     content::check(self.buffer(job, slot), offset)?;
                 }
                 let nanos = now.duration_since(sent).as_nanos();
-                tally.latency.record(u64::try_from(nanos).unwrap_or(u64::MAX));
+                tally.latency.add(u64::try_from(nanos).unwrap_or(u64::MAX));
                 tally.in_window += u64::from(open);
                 in_flight -= 1;
                 if open && let Some(offset) = next() {

@@ -15,13 +15,12 @@
 //! | `timer` | waking at exact times |
 //! | [`pattern`] | what writes hold |
 //! | `verify` | what reads must find |
-//! | [`histogram`] | [`Histogram`] of times |
 //! | `detail` | what is counted by client and time |
 //! | [`report`] | what is counted, and the [`ReplayReport`] |
+//! | [`summary`] | [`Summary`] of times |
 
 mod connection;
 mod detail;
-pub mod histogram;
 pub mod pattern;
 pub mod plan;
 mod replies;
@@ -29,13 +28,14 @@ pub mod report;
 pub mod run;
 pub mod script;
 mod state;
+pub mod summary;
 mod timer;
 mod verify;
 
 pub use detail::{Answers, ClientAnswers, Interval};
-pub use histogram::{Histogram, Summary};
 pub use plan::{Pace, ReplayPlan};
 pub use report::{Lateness, OpReport, Progress, ReplayReport, Verified};
 pub use run::{PreparedReplay, prepare, run};
 pub use script::{Script, ScriptSelection};
 pub use state::Hub;
+pub use summary::Summary;

@@ -1,16 +1,16 @@
 //! What is counted while it runs, and the report at the end.
 
 use crate::detail::{ClientAnswers, Detail, Interval};
-use crate::histogram::{Histogram, Summary};
+use crate::summary::Summary;
 use serde::Serialize;
-use trace::Op;
+use trace::{Op, TimeHistogram};
 
 /// Requests of one kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerOp {
     pub(crate) bytes: u64,
     pub(crate) errors: u64,
-    pub(crate) latency: Histogram,
+    pub(crate) latency: TimeHistogram,
 }
 
 /// Everything that is counted.
@@ -18,9 +18,9 @@ pub(crate) struct PerOp {
 pub(crate) struct ReplayCounters {
     pub(crate) ops: [PerOp; Op::ALL.len()],
     /// From when a request was due to when it was sent, whatever it waited for.
-    pub(crate) late: Histogram,
+    pub(crate) late: TimeHistogram,
     /// From when it could be sent (due, and the client free) to when it was.
-    pub(crate) own: Histogram,
+    pub(crate) own: TimeHistogram,
     /// Requests sent in all, in the window or not.
     pub(crate) sent: u64,
     /// Answers in all, in the window or not.
@@ -136,13 +136,13 @@ impl ReplayCounters {
 
     /// The kinds that occurred.
     pub(crate) fn ops(&self) -> Vec<OpReport> {
-        let ops = Op::ALL.iter().zip(&self.ops).filter(|(_, one)| one.latency.total() > 0);
+        let ops = Op::ALL.iter().zip(&self.ops).filter(|(_, one)| one.latency.count() > 0);
         ops.map(|(op, one)| OpReport {
             op: *op,
-            requests: one.latency.total(),
+            requests: one.latency.count(),
             bytes: one.bytes,
             errors: one.errors,
-            latency: one.latency.summary(),
+            latency: Summary::of(&one.latency),
         })
         .collect()
     }

@@ -6,6 +6,7 @@ use crate::plan::{Carried, Pace, ReplayPlan};
 use crate::report::{Lateness, ReplayReport, Verified};
 use crate::script::Script;
 use crate::state::{Hub, ReplayState};
+use crate::summary::Summary;
 use crate::timer::Timer;
 use block::{Error, Result};
 use futures::stream::{StreamExt, TryStreamExt};
@@ -154,7 +155,7 @@ fn report(shared: &ReplayState, connections: u32) -> ReplayReport {
     let time: f64 = ops.iter().map(|op| op.latency.mean_us * op.requests as f64).sum();
     let (planned, late) = match plan.pace {
         Pace::Times(speed) => {
-            (Some(plan.planned(&shared.script, speed)), Some(tally.late.summary()))
+            (Some(plan.planned(&shared.script, speed)), Some(Summary::of(&tally.late)))
         }
         Pace::Fast => (None, None),
     };
@@ -172,7 +173,7 @@ fn report(shared: &ReplayState, connections: u32) -> ReplayReport {
         unsupported: tally.unsupported,
         mean_us: if requests > 0 { time / requests as f64 } else { 0.0 },
         ops,
-        lateness: Lateness { all: late, own: tally.own.summary() },
+        lateness: Lateness { all: late, own: Summary::of(&tally.own) },
         by_client: tally.detail.by_client(),
         intervals: tally.detail.intervals(),
         verified: plan.verify.then(|| Verified {

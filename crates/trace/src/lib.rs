@@ -14,6 +14,7 @@
 //! | [`export`](mod@export) | writing formats that others read |
 //! | [`stats`] | what a trace is like |
 //! | [`record`] | a layer that notes requests, and what writes them |
+//! | [`time_histogram`] | [`TimeHistogram`]: times with their percentiles |
 //! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
 mod bytes;
@@ -30,6 +31,7 @@ pub mod request;
 mod sort;
 pub mod source;
 pub mod stats;
+pub mod time_histogram;
 pub mod transform;
 
 pub use export::{ExportOptions, Exported, export, format_for, format_of};
@@ -41,4 +43,5 @@ pub use native::writer::{Writer, create};
 pub use open::{OpenTraceOptions, PeekedSource, guess, open, read};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};
+pub use time_histogram::TimeHistogram;
 pub use transform::{Anonymous, Cut, Sample, Selection, ShuffledPlaces};

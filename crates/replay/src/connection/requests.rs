@@ -185,8 +185,8 @@ impl RequestTable {
         tally.sent += 1;
         if self.now >= self.shared.plan.warm_up.as_nanos() as u64 {
             let free = lane.free.max(due);
-            tally.late.record(self.now.saturating_sub(due));
-            tally.own.record(self.now.saturating_sub(free));
+            tally.late.add(self.now.saturating_sub(due));
+            tally.own.add(self.now.saturating_sub(free));
         }
         drop(tally);
         self.queue(at);
@@ -302,7 +302,7 @@ impl ReplySink for RequestTable {
                 one.bytes += bytes;
                 one.errors += u64::from(failed);
                 let latency = self.now.saturating_sub(request.sent);
-                one.latency.record(latency);
+                one.latency.add(latency);
                 let client = self.lanes[request.lane].client;
                 tally.detail.add(client, self.now, bytes, failed, latency);
             }

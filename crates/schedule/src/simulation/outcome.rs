@@ -1,9 +1,9 @@
 //! What a run counted.
 
-use super::TimeHistogram;
 use super::laws::Balance;
 use crate::model::disk::Service;
 use crate::{DiskRequest, Nanos};
+use trace::TimeHistogram;
 
 /// A point of a run, for plots.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -25,7 +25,7 @@ pub use order::AccessOrder;
 pub use sizes::Sizes;
 pub use timeline::{Bin, Timeline};
 
-use crate::{Flags, Op, Request, Source};
+use crate::{Flags, Op, Request, Source, TimeHistogram};
 use block::{Error, Result};
 use serde::Serialize;
 
@@ -168,9 +168,7 @@ pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<TraceS
             party(&mut clients, request.client).add(request);
             party(&mut disks, request.disk).add(request);
             if request.latency > 0 {
-                latency[op]
-                    .get_or_insert_with(latency::LatencyHistogram::default)
-                    .add(request.latency);
+                latency[op].get_or_insert_with(TimeHistogram::default).add(request.latency.into());
             }
             timeline.request(request);
             if matches!(request.op, Op::Read | Op::Write) {
@@ -214,7 +212,7 @@ pub fn collect(source: &mut dyn Source, options: &StatsOptions) -> Result<TraceS
         latency: Op::ALL
             .into_iter()
             .zip(latency)
-            .filter_map(|(op, histogram)| Some((op, histogram?.finish())))
+            .filter_map(|(op, histogram)| Some((op, Latencies::of(&histogram?))))
             .collect(),
         clients,
         disks,
