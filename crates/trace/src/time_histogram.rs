@@ -1,10 +1,10 @@
-//! Times counted in classes of at most 0.8 % width: percentiles of any number of requests in a fixed
+//! Times counted in classes of at most 0.8 % width: percentiles of any number of requests in bounded
 //! room. Mean and variance are exact.
 
 /// Classes of an octave, as a power of two.
 const FINE: u32 = 7;
 
-/// A histogram of times in nanoseconds. It has room for the classes up to the longest time so far: 25 KiB for
+/// A histogram of times in nanoseconds. It has room for the classes up to the longest time so far: 24 KiB for
 /// times up to a second, 58 KiB for any.
 #[derive(Clone, Debug, Default)]
 pub struct TimeHistogram {
