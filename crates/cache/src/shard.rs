@@ -46,7 +46,17 @@ pub(crate) struct ShardState {
     free: Vec<u32>,
     /// Slots that were ever used.
     used: u32,
-    policy: Box<dyn Policy>,
+    kind: PolicyKind,
+    /// None before the first entry comes: most shards of a small cache never have one.
+    policy: Option<Box<dyn Policy>>,
+}
+
+impl ShardState {
+    #[inline]
+    fn policy(&mut self) -> &mut dyn Policy {
+        let entries = expected(self.capacity).max(self.entries as u32);
+        &mut **self.policy.get_or_insert_with(|| self.kind.build(entries))
+    }
 }
 
 /// What a shard holds, and what happened to it.
@@ -83,7 +93,8 @@ impl Shard {
                 hits: 0,
                 free: Vec::new(),
                 used: 0,
-                policy: policy.build(expected(capacity)),
+                kind: policy,
+                policy: None,
             }),
         }
     }
@@ -128,7 +139,7 @@ impl Shard {
         let uses = self.slots.take_uses(slot);
         state.hits += u64::from(uses);
         for _ in 0..uses.min(MOST_USES) {
-            state.policy.hit(slot);
+            state.policy().hit(slot);
         }
     }
 
@@ -153,10 +164,10 @@ impl Shard {
         self.catch_up(state);
         let same = |slot| self.slots.shows(slot, key).then_some(slot);
         if let Some(slot) = self.index.find(fingerprint, same) {
-            state.policy.remove(slot);
+            state.policy().remove(slot);
             self.vacate(state, slot);
         }
-        state.policy.miss(fingerprint);
+        state.policy().miss(fingerprint);
         while state.bytes + charge > state.capacity || state.entries >= MOST_SLOTS as usize {
             if !self.evict(state) {
                 return;
@@ -170,13 +181,13 @@ impl Shard {
         self.index.insert(fingerprint, slot, state.entries, |slot| self.fingerprint(slot));
         state.bytes += charge;
         state.entries += 1;
-        state.policy.insert(slot, fingerprint);
+        state.policy().insert(slot, fingerprint);
     }
 
     /// Lets the entry go that the policy chooses; false when there is none.
     fn evict(&self, state: &mut ShardState) -> bool {
         let fingerprints = |slot| self.fingerprint(slot);
-        let Some(slot) = state.policy.evict(&fingerprints) else {
+        let Some(slot) = state.policy().evict(&fingerprints) else {
             return false;
         };
         self.vacate(state, slot);
@@ -225,16 +236,15 @@ impl Shard {
         let mut state = self.state.lock();
         self.catch_up(&mut state);
         let mut order = Vec::with_capacity(state.entries);
-        while let Some(slot) = state.policy.evict(&|slot| self.fingerprint(slot)) {
-            order.push(slot);
+        if let Some(mut old) = state.policy.take() {
+            order.extend(std::iter::from_fn(|| old.evict(&|slot| self.fingerprint(slot))));
         }
-        let room = expected(state.capacity).max(state.entries as u32);
-        state.policy = policy.build(room);
+        state.kind = policy;
         let mut others = Vec::new();
         for slot in order {
             let fingerprint = self.fingerprint(slot);
             if belongs(fingerprint) {
-                state.policy.insert(slot, fingerprint);
+                state.policy().insert(slot, fingerprint);
             } else if let Some(entry) = self.vacate(&mut state, slot) {
                 others.push((entry, fingerprint));
             }
