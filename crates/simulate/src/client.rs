@@ -135,7 +135,7 @@ impl<A: Algorithm> ClientCache for AlgorithmCache<A> {
 }
 
 /// An access of a cache of `blocks` blocks, at least one; whether it was a hit.
-#[inline]
+#[inline(always)]
 pub(crate) fn access<A: Algorithm>(algorithm: &mut A, blocks: usize, id: u32) -> bool {
     if algorithm.holds(id) {
         algorithm.hit(id);

@@ -41,13 +41,13 @@ impl Arc {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn size(&self, list: u8) -> usize {
         self.queues.len(list) as usize
     }
 
     /// REPLACE of the paper.
-    #[inline]
+    #[inline(always)]
     fn replace(&mut self) -> Option<u32> {
         let once = self.queues.len(ONCE) as f64;
         let from_once = once >= 1.0
@@ -58,7 +58,7 @@ impl Arc {
         Some(id)
     }
 
-    #[inline]
+    #[inline(always)]
     fn forget_oldest(&mut self, list: u8) {
         if let Some(id) = self.queues.pop_head(list) {
             self.forgotten.push(id);
@@ -69,17 +69,17 @@ impl Arc {
 impl Algorithm for Arc {
     const REMEMBERS: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         self.queues.list(id) <= OFTEN
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         self.queues.move_to_tail(OFTEN, id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn miss(&mut self, id: u32) {
         self.incoming = self.queues.list(id);
         let (once, often) = (self.size(LEFT_ONCE) as f64, self.size(LEFT_OFTEN) as f64);
@@ -92,7 +92,7 @@ impl Algorithm for Arc {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, _: u64) {
         self.queues.reserve(id);
         match self.queues.list(id) {
@@ -102,7 +102,7 @@ impl Algorithm for Arc {
         self.incoming = NOWHERE;
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len();
         let new = !matches!(self.incoming, LEFT_ONCE | LEFT_OFTEN);
@@ -129,7 +129,7 @@ impl Algorithm for Arc {
         self.queues.take(id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         self.size(ONCE) + self.size(OFTEN)
     }

@@ -38,12 +38,12 @@ impl Lfu {
 impl Algorithm for Lfu {
     const REMEMBERS: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         self.rings.list(id) != NOWHERE
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         // What stands before and behind `id` is where the next count begins, if nothing has it yet.
         let before = self.rings.before(id);
@@ -64,7 +64,7 @@ impl Algorithm for Lfu {
         self.last[count] = id;
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, _: u64) {
         self.rings.reserve(id);
         self.rings.set_count(id, 1);
@@ -75,7 +75,7 @@ impl Algorithm for Lfu {
         self.last[1] = id;
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         let id = self.rings.head(HELD)?;
         self.take(id);
@@ -90,7 +90,7 @@ impl Algorithm for Lfu {
         self.last.capacity() * size_of::<u32>()
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         self.rings.len(HELD) as usize
     }

@@ -96,7 +96,7 @@ impl Lirs {
         new
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_full(&mut self, full: usize) {
         if full != self.full {
             self.full = full;
@@ -105,29 +105,29 @@ impl Lirs {
     }
 
     /// The lowest of the stack.
-    #[inline]
+    #[inline(always)]
     fn lowest(&mut self) -> Option<u32> {
         self.first(STACK)
     }
 
     /// The first of a list.
-    #[inline]
+    #[inline(always)]
     fn first(&mut self, list: u8) -> Option<u32> {
         self.queues.head(list).map(|number| number / 2)
     }
 
-    #[inline]
+    #[inline(always)]
     fn is(&self, id: u32) -> u32 {
         self.queues.count(stacked(id))
     }
 
-    #[inline]
+    #[inline(always)]
     fn set(&mut self, id: u32, what: u32) {
         self.queues.set_count(stacked(id), what);
     }
 
     /// Puts `id` on top of the stack as LIR, and makes the lowest HIR when they are too many.
-    #[inline]
+    #[inline(always)]
     fn prove(&mut self, id: u32) {
         self.set(id, PROVEN);
         self.proven += 1;
@@ -140,7 +140,7 @@ impl Lirs {
     }
 
     /// Takes `id`, the lowest of the stack and LIR, out of the stack.
-    #[inline]
+    #[inline(always)]
     fn disprove(&mut self, id: u32) {
         self.set(id, UNKNOWN);
         self.queues.take(stacked(id));
@@ -149,7 +149,7 @@ impl Lirs {
     }
 
     /// Lets the stack begin with a LIR entry.
-    #[inline]
+    #[inline(always)]
     fn prune(&mut self) {
         while let Some(id) = self.lowest() {
             match self.is(id) {
@@ -168,7 +168,7 @@ impl Lirs {
     }
 
     /// Drops a name.
-    #[inline]
+    #[inline(always)]
     fn forget(&mut self, id: u32) {
         self.set(id, UNKNOWN);
         self.queues.take(stacked(id));
@@ -180,12 +180,12 @@ impl Lirs {
 impl Algorithm for Lirs {
     const REMEMBERS: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         matches!(self.is(id), PROVEN | WAITING)
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         if self.is(id) == PROVEN {
             let lowest = self.lowest() == Some(id);
@@ -204,7 +204,7 @@ impl Algorithm for Lirs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, _: u64) {
         self.queues.reserve(queued(id));
         let known = self.is(id) == NAME;
@@ -222,7 +222,7 @@ impl Algorithm for Lirs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         self.set_full(self.len());
         let Some(id) = self.first(QUEUE) else {
@@ -259,7 +259,7 @@ impl Algorithm for Lirs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         self.proven + self.queues.len(QUEUE) as usize
     }

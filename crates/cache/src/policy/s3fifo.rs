@@ -121,12 +121,12 @@ impl S3Fifo {
     }
 
     /// Whether the small queue has its part of the cache.
-    #[inline]
+    #[inline(always)]
     fn small_is_full(&self) -> bool {
         self.queues.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict_small(&mut self) -> Option<u32> {
         while let Some(id) = self.queues.head(SMALL) {
             if self.queues.count(id) >= u32::from(self.parameters.promote.max(1)) {
@@ -144,7 +144,7 @@ impl S3Fifo {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict_main(&mut self) -> Option<u32> {
         while let Some(id) = self.queues.head(MAIN) {
             let uses = self.queues.count(id);
@@ -163,17 +163,17 @@ impl S3Fifo {
 impl Algorithm for S3Fifo {
     const REMEMBERS: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         self.queues.list(id) <= MAIN
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         self.queues.set_count(id, (self.queues.count(id) + 1).min(USES));
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, _: u64) {
         self.queues.reserve(id);
         self.queues.set_count(id, 0);
@@ -186,7 +186,7 @@ impl Algorithm for S3Fifo {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         (self.full, self.filling) = (self.len(), false);
         if self.small_is_full()
@@ -201,7 +201,7 @@ impl Algorithm for S3Fifo {
         self.queues.take(id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         (self.queues.len(SMALL) + self.queues.len(MAIN)) as usize
     }

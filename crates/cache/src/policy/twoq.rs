@@ -71,24 +71,24 @@ impl TwoQ {
 impl Algorithm for TwoQ {
     const REMEMBERS: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         self.queues.list(id) <= MAIN
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         if self.queues.list(id) == MAIN {
             self.queues.move_to_tail(MAIN, id);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn miss(&mut self, id: u32) {
         self.known = self.queues.list(id) == OUT;
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, _: u64) {
         self.queues.reserve(id);
         if self.queues.list(id) == OUT {
@@ -98,7 +98,7 @@ impl Algorithm for TwoQ {
         self.known = false;
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len();
         let new = self.queues.len(IN) as usize > self.parameters.inside.of(self.full);
@@ -119,7 +119,7 @@ impl Algorithm for TwoQ {
         self.queues.take(id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         (self.queues.len(IN) + self.queues.len(MAIN)) as usize
     }

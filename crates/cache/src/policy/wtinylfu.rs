@@ -81,7 +81,7 @@ impl WTinyLfu {
         self.protected = self.parameters.protected.of(main) as u32;
     }
 
-    #[inline]
+    #[inline(always)]
     fn estimate(&self, id: u32) -> u32 {
         self.sketch.estimate(self.queues.data(id))
     }
@@ -90,12 +90,12 @@ impl WTinyLfu {
 impl Algorithm for WTinyLfu {
     const REMEMBERS: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, id: u32) -> bool {
         self.queues.list(id) != NOWHERE
     }
 
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         self.sketch.add(self.queues.data(id));
         match self.queues.list(id) {
@@ -108,7 +108,7 @@ impl Algorithm for WTinyLfu {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, id: u32, fingerprint: u64) {
         self.queues.reserve(id);
         let key = Sketch::key(fingerprint);
@@ -122,7 +122,7 @@ impl Algorithm for WTinyLfu {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self) -> Option<u32> {
         if self.len() != self.full {
             self.set_full(self.len());
@@ -149,7 +149,7 @@ impl Algorithm for WTinyLfu {
         self.queues.take(id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         (self.queues.len(WINDOW) + self.queues.len(PROBATION) + self.queues.len(PROTECTED)) as usize
     }
