@@ -175,15 +175,34 @@ fn a_suspended_system_is_found_in_a_swap_file_of_another_file_system_than_the_ta
 fn what_was_not_unmounted_may_be_what_a_suspended_system_has_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let fat = make::fat(dir.path(), 16, &[]);
-    let (clean, unclean) = (ext4(dir.path(), "clean"), ext4(dir.path(), "unclean"));
-    // Its journal is to be replayed.
-    must(60, "debugfs", &["-w", "-R", "feature needs_recovery", unclean.to_str().unwrap()]);
-    let all = [fat, clean, unclean];
-    let mut options = ScanOptions::default();
-    let replay = Some(Code::NeedsReplay);
-    assert_eq!(verdicts(&all, &options), [Some(Code::HiddenState), None, replay]);
-    options.nothing_hidden = true;
-    assert_eq!(verdicts(&all, &options), [None, None, replay]);
+    let clean = ext4(dir.path(), "clean");
+    // With the checksum of its superblock, as its own system would leave it.
+    let left = |name: &str, command: &str| {
+        let image = ext4(dir.path(), name);
+        must(60, "debugfs", &["-w", "-R", command, image.to_str().unwrap()]);
+        image
+    };
+    let dirty = make::exfat(dir.path(), &[]);
+    let mut bytes = std::fs::read(&dirty).unwrap();
+    bytes[106] |= 2;
+    std::fs::write(&dirty, &bytes).unwrap();
+    for (name, unclean, code) in [
+        ("journal to replay", left("replay", "feature needs_recovery"), Code::NeedsReplay),
+        ("mounted state", left("state", "ssv state 0"), Code::Unclean),
+        ("orphans", left("orphans", "ssv last_orphan 11"), Code::Orphans),
+        ("dirty exFAT", dirty, Code::Unclean),
+    ] {
+        let all = [fat.clone(), clean.clone(), unclean];
+        let mut options = ScanOptions::default();
+        let hidden = Some(Code::HiddenState);
+        assert_eq!(verdicts(&all, &options), [hidden, None, Some(code)], "{name}");
+        let scan = Scan::run(&all, &options);
+        let said = &scan.disks[0].parts[0].verdict.as_ref().unwrap_err().sentence;
+        assert!(said.contains("which was not unmounted"), "{name}: {said}");
+        drop(scan); // it has the images locked
+        options.nothing_hidden = true;
+        assert_eq!(verdicts(&all, &options), [None, None, Some(code)], "{name}");
+    }
 }
 
 #[test]
