@@ -89,9 +89,9 @@ fn free(path: &Path) -> u64 {
     found.f_bavail * found.f_frsize
 }
 
-/// Takes all that is left in the file system of `path`, in a file of somebody else's.
-fn fill(path: &Path) {
-    let mut file = std::fs::File::create(path.join("foreign")).expect("file");
+/// Takes all that is left in the file system of `path`, in a file `name` of somebody else's.
+fn fill(path: &Path, name: &str) {
+    let mut file = std::fs::File::create(path.join(name)).expect("file");
     let piece = content::random(77, 1 << 20);
     let mut length = piece.len();
     while length >= 512 {
@@ -168,7 +168,7 @@ fn a_home_that_somebody_else_filled_keeps_what_was_answered_and_can_be_emptied()
     for index in 0..50 {
         assert_eq!(client.write(place(index), &data(index)), 0);
     }
-    fill(small.path());
+    fill(small.path(), "foreign");
     assert_eq!(client.write(place(60), &data(60)), ENOSPC);
     assert_eq!(client.flush(), 0);
     client.detach();
@@ -185,4 +185,37 @@ fn a_home_that_somebody_else_filled_keeps_what_was_answered_and_can_be_emptied()
     everything_is_freed(&home, &small, "d");
     server.stop();
     home.run(&["disk", "remove", "d"]);
+}
+
+#[test]
+fn a_server_starts_and_serves_reads_without_room_for_its_lease() {
+    let here = "a_server_starts_and_serves_reads_without_room_for_its_lease";
+    let Some(small) = SmallFileSystem::mount(here, 96) else { return };
+    let home = Home::within(small.path());
+    let image = content::image(65, 8);
+    home.import("golden", &image);
+    home.disk("d", "golden");
+    let written = content::random(6500, 1 << 20);
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    assert_eq!(client.write(0, &written), 0);
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    server.stop();
+
+    // No room, and none that is kept for records.
+    fill(small.path(), "foreign");
+    for reserve in ["disks/.reserve", "store/reserve#0"] {
+        std::fs::remove_file(home.home().join(reserve)).expect(reserve);
+    }
+    fill(small.path(), "more");
+    let mut server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    content::assert_same("written", &client.read(0, 1 << 20), &written);
+    content::assert_same("the image", &client.read(1 << 20, 7 << 20), &image[1 << 20..]);
+    client.detach();
+    server.assert_alive();
+    assert!(server.log().contains("no lease: the store is full"), "{}", server.log());
+    std::fs::remove_file(small.path().join("more")).expect("file");
+    server.stop();
 }
