@@ -17,6 +17,10 @@ pub const DISCONNECT: u16 = 2;
 pub const FLUSH: u16 = 3;
 /// `NBD_CMD_TRIM`.
 pub const TRIM: u16 = 4;
+/// `NBD_CMD_WRITE_ZEROES`.
+pub const WRITE_ZEROES: u16 = 6;
+/// `NBD_CMD_FLAG_NO_HOLE`.
+pub const NO_HOLE: u16 = 1 << 1;
 
 /// Error numbers of the protocol.
 pub const EPERM: u32 = 1;
@@ -120,6 +124,17 @@ impl<S: Read + Write> Client<S> {
     /// Sends a request and gives the reply's error number, 0 for success.
     pub fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> u32 {
         self.try_request(kind, offset, length, data).expect("request")
+    }
+
+    /// The same of a request without data, with command flags.
+    pub fn request_with(&mut self, flags: u16, kind: u16, offset: u64, length: u32) -> u32 {
+        self.cookie += 1;
+        let mut head = header(kind, self.cookie, offset, length);
+        head[4..6].copy_from_slice(&flags.to_be_bytes());
+        self.send(&head);
+        let (cookie, error) = self.reply().expect("request");
+        assert_eq!(cookie, self.cookie, "cookie");
+        error
     }
 
     /// The same over a connection that may break.

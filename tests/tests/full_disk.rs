@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
 
-use sojourn_tests::client::ENOSPC;
+use sojourn_tests::client::{ENOSPC, NO_HOLE, WRITE_ZEROES};
 use sojourn_tests::{Client, Home, SmallFileSystem, content};
 use std::io::Write;
 use std::path::Path;
@@ -217,5 +217,37 @@ fn a_server_starts_and_serves_reads_without_room_for_its_lease() {
     server.assert_alive();
     assert!(server.log().contains("no lease: the store is full"), "{}", server.log());
     std::fs::remove_file(small.path().join("more")).expect("file");
+    server.stop();
+}
+
+#[test]
+fn zeroes_that_find_no_room_take_none() {
+    let here = "zeroes_that_find_no_room_take_none";
+    let Some(small) = SmallFileSystem::mount(here, 96) else { return };
+    let home = Home::within(small.path());
+    home.import("golden", &content::image(66, 8));
+    home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    assert_eq!(client.write(0, &[7; 4096]), 0);
+    assert_eq!(client.flush(), 0);
+    let before = free(small.path());
+    // The map and the records may have grown.
+    let slack = 512 << 10;
+    for _ in 0..2 {
+        assert_eq!(client.request_with(NO_HOLE, WRITE_ZEROES, 0, 2 << 30), ENOSPC);
+        let left = free(small.path());
+        assert!(left + slack >= before, "{before}: {left}");
+    }
+    // Nor is what was there zeroed, and others find room.
+    assert_eq!(client.read(0, 4096), [7; 4096]);
+    let data = content::random(6600, 1 << 20);
+    assert_eq!(client.write(1 << 30, &data), 0);
+    assert_eq!(client.flush(), 0);
+    content::assert_same("written", &client.read(1 << 30, 1 << 20), &data);
+    client.detach();
+    home.run(&["disk", "reset", "d"]);
+    let left = free(small.path());
+    assert!(left + slack >= before, "after the reset: {before}: {left}");
     server.stop();
 }
