@@ -245,9 +245,23 @@ impl Server {
     }
 
     /// Asks it to stop, if it has not ended; it must end well.
-    pub fn end(mut self) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).expect("signal");
+    pub fn end(self) {
+        self.ask_to_stop();
+        self.ended();
+    }
+
+    /// Asks it to stop, and does not wait for that.
+    pub fn ask_to_stop(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("signal");
+    }
+
+    /// Whether it is there no more.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("server").is_some()
+    }
+
+    /// Waits until it has ended, which it must do well.
+    pub fn ended(mut self) {
         let end = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("server") {

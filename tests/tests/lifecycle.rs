@@ -2,8 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "threads are looked at while real clients come")]
 
-use sojourn_tests::{Client, Home, content, require, tool::shell};
-use std::time::Duration;
+use sojourn_tests::slow::Hanging;
+use sojourn_tests::{Client, Home, Server, content, require, tool::shell};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 16;
 
@@ -176,10 +178,12 @@ fn refs(words: &[String]) -> Vec<&str> {
 
 #[test]
 fn hundreds_of_disks_that_are_opened_and_closed_at_once_take_few_threads() {
+    require!("cc");
     const DISKS: usize = 400;
     let home = Home::new();
     home.import("golden", &content::image(65, 4));
-    let server = home.serve();
+    let hanging = Hanging::new(home.dir(), "nothing").with_syncs_of("/disks/");
+    let server = home.serve_in(&hanging.environment(), &[]);
     for index in 0..DISKS {
         home.disk(&format!("d{index}"), "golden");
     }
@@ -202,9 +206,44 @@ fn hundreds_of_disks_that_are_opened_and_closed_at_once_take_few_threads() {
         clients.into_iter().for_each(|client| client.join().expect("a client").detach());
         most
     });
-    println!("{most} threads");
-    assert!(most < 120, "{most} threads");
-    server.stop();
+    let closing = threads_while_closing(server, &hanging);
+    println!("{most} threads, {closing} while they are closed");
+    assert!(most < 120 && closing < 120, "{most} threads, {closing} while they are closed");
+}
+
+/// Stops a server with many open disks that have something to sync; gives the most threads it had
+/// meanwhile. Where syncs hang, several disks must be closed at the same time.
+fn threads_while_closing(mut server: Server, hanging: &Hanging) -> usize {
+    hanging.hold_syncs(true);
+    server.ask_to_stop();
+    let end = Instant::now() + Duration::from_secs(30);
+    let mut most = 0;
+    loop {
+        let files = hanging.held_syncs();
+        let disk = |path: &std::path::PathBuf| {
+            let mut parts = path.iter().skip_while(|part| *part != "disks").skip(1);
+            parts.next().map(|disk| disk.to_owned())
+        };
+        let disks: BTreeSet<_> = files.iter().filter_map(disk).collect();
+        most = most.max(server.threads());
+        if disks.len() >= 8 {
+            break;
+        }
+        assert!(
+            Instant::now() < end && !server.has_ended(),
+            "only {disks:?} are closed at a time: {files:?}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    hanging.hold_syncs(false);
+    let end = Instant::now() + Duration::from_secs(120);
+    while !server.has_ended() {
+        assert!(Instant::now() < end, "it does not stop");
+        most = most.max(server.threads());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.ended();
+    most
 }
 
 #[test]
