@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use sojourn_tests::client::connect;
+use sojourn_tests::client::{READ, connect, header};
 use sojourn_tests::tool::{skip, sojourn};
 use sojourn_tests::{Client, Home, content, require};
 use std::io::{Read, Write};
@@ -139,4 +139,29 @@ fn who_is_refused_and_asks_on_does_not_fill_the_log() {
     server.stop();
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.contains("more requests than are logged one by one"), "{log}");
+}
+
+#[test]
+fn two_thousand_connections_that_break_the_protocol_write_few_lines() {
+    let home = Home::new();
+    home.import("golden", &content::image(85, 16));
+    let server = home.serve();
+    for index in 0..2000u64 {
+        let mut client = Client::attach(server.socket(), "golden");
+        let mut request = header(READ, index, 0, 4096);
+        request[0] ^= 0xff;
+        client.send(&request);
+        // The server hangs up.
+        let _ = client.stream().read_to_end(&mut Vec::new());
+    }
+    // Whoever breaks nothing is served.
+    let mut client = Client::attach(server.socket(), "golden");
+    client.read(0, 4096);
+    client.detach();
+    let log = home.path("log");
+    server.stop();
+    let log = std::fs::read_to_string(log).unwrap();
+    // Five of one client in a minute; a machine may need some minutes for all of them.
+    let lines = log.lines().filter(|line| line.contains("broke the protocol")).count();
+    assert!((1..50).contains(&lines), "{lines}");
 }
