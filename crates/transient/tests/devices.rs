@@ -2,14 +2,13 @@
 //! partitions. One test after the other, because a scan of devices looks at all of them.
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
-#![allow(clippy::print_stderr)] // says what was skipped
 
 #[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
 use block::{BLOCK, Device, Durability, Span};
 use common::guest::Guest;
-use common::{must, run};
+use common::{must, run, skip};
 use freespace::Code;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -49,9 +48,7 @@ impl Loop {
         std::fs::write(&image, bytes).unwrap();
         let made = run(20, "losetup", &["--find", "--show", image.to_str().unwrap()]);
         if !made.status.success() {
-            eprintln!(
-                "skipped: no loop device can be made here (root and the loop driver are needed)"
-            );
+            skip("no loop device can be made here (root and the loop driver are needed)");
             return None;
         }
         let node = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());

@@ -1,6 +1,6 @@
 //! Bad input: one line that names the thing and the remedy, the right exit code, nothing changed.
 
-use crate::common::{Lab, MIB, content, listing};
+use crate::common::{Lab, MIB, content, listing, skip};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
@@ -176,8 +176,7 @@ fn a_damaged_disk_is_named_and_disturbs_no_other() {
 fn root_works_on_the_home_of_another_user_as_that_user() {
     const USER: u32 = 54_321; // of no name
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root may give a directory away");
-        return;
+        return skip("only root may give a directory away");
     }
     let (lab, _) = Lab::with_image();
     // What is around the home lets the user through.

@@ -1,6 +1,6 @@
 //! The server itself: one to a home, graceful, observable, and its short-lived forms.
 
-use crate::common::{BINARY, Lab, MIB, content, have};
+use crate::common::{BINARY, Lab, MIB, content, have, skip};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -287,8 +287,7 @@ fn single_serves_one_client_on_pipes() {
 fn single_serves_libnbd() {
     let python = "/usr/bin/python3";
     if !Command::new(python).args(["-c", "import nbd"]).status().is_ok_and(|s| s.success()) {
-        println!("skipped: libnbd's Python module is not installed");
-        return;
+        return skip("libnbd's Python module is not installed");
     }
     let (lab, _) = Lab::with_image();
     let home = lab.home().display().to_string();
