@@ -314,6 +314,10 @@ fn what_cannot_be_borrowed_is_refused_with_its_reason() {
     let up = |disk: &str, size: &str| home.fails(8, &["borrow", "up", disk, "--size", size]);
     let error = up("small", "1G");
     assert!(error.contains("can be borrowed; ask for less"), "{error}");
+    let all = ["borrow", "up", "small", "--size", "all", "--run", "true", "--at-least"];
+    let error = home.fails(8, &[&all[..], &["1G"]].concat());
+    assert!(error.contains("1 GiB are wanted"), "{error}");
+    home.run(&[&all[..], &["16M"]].concat());
     // The superblock's state: errors.
     let file = std::fs::OpenOptions::new().write(true).open(home.path("disk")).unwrap();
     file.write_all_at(&[2], 1024 + 0x3a).unwrap();

@@ -96,6 +96,7 @@ fn a_device_that_is_mounted_is_neither_written_nor_read() {
     require!("losetup", "mke2fs", "mount", "umount");
     let home = Home::new();
     let make = r#"truncate -s 16M image; mke2fs -q -F -t ext4 image; mkdir mounted
+        truncate -s 64M disk; mke2fs -q -F -t ext4 disk
         losetup --find --show image 2>/dev/null || true"#;
     let device = shell(home.dir(), &[], make).trim().to_owned();
     if device.is_empty() {
@@ -103,8 +104,12 @@ fn a_device_that_is_mounted_is_neither_written_nor_read() {
     }
     let variables = [("D", device.as_str())];
     shell(home.dir(), &variables, r#"mount "$D" mounted"#);
-    let commands: [&[&str]; 2] =
-        [&["serve", "--file", &device, "--run", "true"], &["image", "import", &device, "golden"]];
+    let commands: [&[&str]; 4] = [
+        &["serve", "--file", &device, "--run", "true"],
+        &["image", "import", &device, "golden"],
+        &["borrow", "up", "disk", "--state", &device, "--run", "true"],
+        &["borrow", "up", "disk", "--state", &device, "--no-write-back", "--run", "true"],
+    ];
     let errors = commands.map(|command| home.fails(4, command));
     shell(home.dir(), &variables, "umount mounted");
     for command in commands {

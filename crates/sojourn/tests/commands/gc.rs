@@ -99,6 +99,39 @@ fn old_versions_and_snapshots_are_pruned_but_not_what_a_disk_stands_on() {
     assert_eq!(lab.json("disk show alice")["snapshots"].as_array().unwrap().len(), 2);
 }
 
+/// Prunes with `line` until `left` names only the newest.
+#[allow(clippy::disallowed_methods)] // they grow old in real time
+fn prune_until(lab: &Lab, line: &str, left: impl Fn() -> usize) {
+    while left() > 1 {
+        lab.line(line).ok();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn what_is_older_than_what_is_retained_is_pruned_but_the_newest_stays() {
+    let (lab, golden) = Lab::with_image();
+    lab.file("second.raw", &content(8 * MIB, 2));
+    lab.line("image import second.raw debian").ok();
+    lab.line("image import golden.raw debian").ok();
+    lab.line("disk create alice --from debian:3").ok();
+    for name in ["one", "two"] {
+        lab.line(&format!("disk snapshot alice {name}")).ok();
+    }
+    for line in ["image prune debian --within 1d", "disk prune alice --within 1d"] {
+        assert!(lab.line(line).ok().contains("nothing to remove"), "{line}");
+    }
+    let versions = || lab.json("image list").as_array().unwrap().len();
+    prune_until(&lab, "image prune debian --within 1s", versions);
+    assert_eq!(lab.json("image list")[0]["image"], "debian:3");
+    lab.line("gc --grace 0s").ok();
+    lab.line("image export debian out.raw").ok();
+    assert!(std::fs::read(lab.path("out.raw")).unwrap() == golden);
+    let snapshots = || lab.json("disk show alice")["snapshots"].as_array().unwrap().len();
+    prune_until(&lab, "disk prune alice --within 1s", snapshots);
+    assert!(lab.line("disk show alice").ok().contains("two"));
+}
+
 /// The pins that are in a lab's store.
 fn pins(lab: &Lab) -> usize {
     std::fs::read_dir(lab.home().join("store/pins")).map_or(0, |pins| pins.count())
