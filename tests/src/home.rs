@@ -1,7 +1,7 @@
 //! A home of its own for every test, and servers on it.
 
 use crate::content;
-use crate::tool::{sojourn, texts};
+use crate::tool::{path, sojourn, texts};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::net::{SocketAddr, TcpListener};
@@ -74,10 +74,11 @@ impl Home {
         self.dir.path().join(name)
     }
 
-    /// `sojourn --home THIS`.
+    /// `sojourn --home THIS`; what it runs finds the programs that scripts find.
     pub fn command(&self) -> Command {
         let mut command = Command::new(sojourn());
         command.arg("--home").arg(&self.home).env_remove("SOJOURN_LOG");
+        command.env("PATH", path());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         command

@@ -7,7 +7,7 @@
 
 use sojourn_tests::attached::{Lab, MIB, Machine, PATIENCE, read_all, write};
 use sojourn_tests::tool::sojourn;
-use sojourn_tests::{Client, content, require};
+use sojourn_tests::{Client, clients, content, require};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -43,18 +43,25 @@ fn a_disk_is_carried_from_one_machine_to_another_with_every_byte() {
 
 #[test]
 fn clients_that_others_wrote_use_an_attached_disk() {
-    require!("nbdcopy", "qemu-io", "qemu-img");
-    let lab = Lab::new(82);
-    let here = lab.machine();
-    let copy = here.dir.path().join("copy.raw");
-    let script =
-        format!("nbdcopy $uri {} && test -S $unixsocket && echo $exportname", copy.display());
-    assert_eq!(here.run(&here.attaching(&["--run", &script])), "alice\n");
-    content::assert_same("copied", &std::fs::read(&copy).unwrap(), &lab.image);
-    here.run(&["attach", "alice", "--run", "qemu-io -f raw -c 'write -P 7 1M 64k' -c flush $uri"]);
-    here.kill();
-    here.run(&["attach", "alice", "--run", "qemu-io -f raw -c 'read -P 7 1M 64k' $uri"]);
-    here.fails(3, &["attach", "alice", "--run", "exit 3"]);
+    clients::each(|| {
+        require!("nbdcopy", "qemu-io", "qemu-img");
+        let lab = Lab::new(82);
+        let here = lab.machine();
+        let copy = here.dir.path().join("copy.raw");
+        let script =
+            format!("nbdcopy $uri {} && test -S $unixsocket && echo $exportname", copy.display());
+        assert_eq!(here.run(&here.attaching(&["--run", &script])), "alice\n");
+        content::assert_same("copied", &std::fs::read(&copy).unwrap(), &lab.image);
+        here.run(&[
+            "attach",
+            "alice",
+            "--run",
+            "qemu-io -f raw -c 'write -P 7 1M 64k' -c flush $uri",
+        ]);
+        here.kill();
+        here.run(&["attach", "alice", "--run", "qemu-io -f raw -c 'read -P 7 1M 64k' $uri"]);
+        here.fails(3, &["attach", "alice", "--run", "exit 3"]);
+    });
 }
 
 #[test]

@@ -365,10 +365,11 @@ fn encrypted_lab(image: u64, serve: &str) -> (Home, Server, String) {
 
 #[test]
 fn clients_that_are_silent_delay_nobody_and_nobody_else_is_cut_off() {
-    require!("nbdsh");
-    let (home, server, port) = encrypted_lab(75, "stop_seconds = 90\n");
-    let _follower = Follower(&home);
-    let script = "
+    clients::each(|| {
+        require!("nbdsh");
+        let (home, server, port) = encrypted_lab(75, "stop_seconds = 90\n");
+        let _follower = Follower(&home);
+        let script = "
 import os, time
 h.set_tls(nbd.TLS_REQUIRE)
 h.set_tls_certificates(os.environ['alice'])
@@ -383,49 +384,52 @@ while not os.path.exists('over'):
 print('wrote', n)
 h.shutdown()
 ";
-    std::fs::write(home.path("write.py"), script).unwrap();
-    let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
-    let env = [("port", port.as_str()), ("alice", alice.as_str())];
-    std::thread::scope(|scope| {
-        let encrypted = scope.spawn(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py"));
-        // In the middle of a write, with answers that it does not take, and in the negotiation.
-        let mut writer = Client::attach(server.socket(), "e");
-        let data = content::random(3, 300_000);
-        let mut request = header(WRITE, 1, 4096, data.len() as u32).to_vec();
-        request.extend(&data[..100_000]);
-        writer.send(&request);
-        // On another disk: of a client that attaches anew, a connection that is silent is dropped.
-        let mut taker = Client::attach(server.socket(), "f");
-        let greedy: Vec<u8> = (0..8).flat_map(|n| header(READ, n, n << 20, 1 << 20)).collect();
-        taker.send(&greedy);
-        let mut silent = connect(server.socket());
-        let end = Instant::now() + Duration::from_secs(60);
-        let pid = loop {
-            let status = home.json(&["status"]);
-            let written = status["total"]["writes"].as_u64().unwrap_or(0);
-            if status["connections"] == 4 && written > 0 {
-                break status["pid"].as_u64().unwrap();
-            }
-            assert!(Instant::now() < end, "somebody does not connect: {status}");
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        let began = Instant::now();
-        let told = home.json(&["drain", "--to-successor"]);
-        followed(&home, pid);
-        assert!(began.elapsed() < Duration::from_secs(60), "it waited for a silent client");
-        assert_eq!(told["connections"], 3, "{told}");
-        let mut rest = Vec::new();
-        silent.read_to_end(&mut rest).expect("the server hangs up");
-        writer.send(&data[100_000..]);
-        writer.replies(1);
-        content::assert_same("writer", &writer.read(4096, data.len()), &data);
-        taker.stream().read_exact(&mut vec![0; 8 * (16 + (1 << 20))]).expect("answers");
-        assert_eq!(taker.flush(), 0);
-        std::fs::write(home.path("over"), "").unwrap();
-        let out = encrypted.join().unwrap();
-        assert!(out.contains("wrote"), "{out}");
+        std::fs::write(home.path("write.py"), script).unwrap();
+        let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
+        let env = [("port", port.as_str()), ("alice", alice.as_str())];
+        std::thread::scope(|scope| {
+            let set = clients::current();
+            let encrypted =
+                scope.spawn(|| set.run(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py")));
+            // In the middle of a write, with answers that it does not take, and in the negotiation.
+            let mut writer = Client::attach(server.socket(), "e");
+            let data = content::random(3, 300_000);
+            let mut request = header(WRITE, 1, 4096, data.len() as u32).to_vec();
+            request.extend(&data[..100_000]);
+            writer.send(&request);
+            // On another disk: of a client that attaches anew, a connection that is silent is dropped.
+            let mut taker = Client::attach(server.socket(), "f");
+            let greedy: Vec<u8> = (0..8).flat_map(|n| header(READ, n, n << 20, 1 << 20)).collect();
+            taker.send(&greedy);
+            let mut silent = connect(server.socket());
+            let end = Instant::now() + Duration::from_secs(60);
+            let pid = loop {
+                let status = home.json(&["status"]);
+                let written = status["total"]["writes"].as_u64().unwrap_or(0);
+                if status["connections"] == 4 && written > 0 {
+                    break status["pid"].as_u64().unwrap();
+                }
+                assert!(Instant::now() < end, "somebody does not connect: {status}");
+                std::thread::sleep(Duration::from_millis(50));
+            };
+            let began = Instant::now();
+            let told = home.json(&["drain", "--to-successor"]);
+            followed(&home, pid);
+            assert!(began.elapsed() < Duration::from_secs(60), "it waited for a silent client");
+            assert_eq!(told["connections"], 3, "{told}");
+            let mut rest = Vec::new();
+            silent.read_to_end(&mut rest).expect("the server hangs up");
+            writer.send(&data[100_000..]);
+            writer.replies(1);
+            content::assert_same("writer", &writer.read(4096, data.len()), &data);
+            taker.stream().read_exact(&mut vec![0; 8 * (16 + (1 << 20))]).expect("answers");
+            assert_eq!(taker.flush(), 0);
+            std::fs::write(home.path("over"), "").unwrap();
+            let out = encrypted.join().unwrap();
+            assert!(out.contains("wrote"), "{out}");
+        });
+        home.run(&["drain"]);
     });
-    home.run(&["drain"]);
 }
 
 #[test]

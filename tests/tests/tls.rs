@@ -141,27 +141,33 @@ h.pread(512, 0)'"#,
 
 #[test]
 fn a_file_is_for_every_client_with_a_certificate_of_the_authority_that_was_named() {
-    require!("nbdinfo", "nbdsh", "qemu-io");
-    let home = Home::new();
-    for cert in [&["ca"][..], &["server", "localhost"], &["client", "alice"]] {
-        home.run(&[&["cert"], cert, &["--dir", "home/tls"]].concat());
-    }
-    std::fs::write(home.path("file"), content::image(1, MIB)).unwrap();
-    let port = port().to_string();
-    let (at, tls) = (format!("127.0.0.1:{port}"), home.path("home/tls").display().to_string());
-    let more = ["--nbd", &at, "--tls", "required", "--tls-dir", &tls, "--format", "raw"];
-    let server = home.serve_file(&home.path("file"), &more);
-    script(&home, &port, &size("alice", ""));
-    script(&home, &port, &format!("qemu-io -c 'write -P 7 0 64k' -c flush {}", qemu("alice", "")));
-    assert_eq!(std::fs::read(home.path("file")).unwrap()[..65536], [7; 65536]);
-    fails(&home, &port, r#"nbdinfo --size "nbd://localhost:$P/""#);
-    home.run(&["cert", "ca", "--dir", "other"]);
-    home.run(&["cert", "client", "alice", "--dir", "other"]);
-    script(&home, &port, r#"cp "$T/alice/ca-cert.pem" other/clients/alice/"#);
-    let stranger =
-        r#"nbdinfo --size "nbds://localhost:$P/?tls-certificates=$PWD/other/clients/alice""#;
-    fails(&home, &port, stranger);
-    server.stop();
+    clients::each(|| {
+        require!("nbdinfo", "nbdsh", "qemu-io");
+        let home = Home::new();
+        for cert in [&["ca"][..], &["server", "localhost"], &["client", "alice"]] {
+            home.run(&[&["cert"], cert, &["--dir", "home/tls"]].concat());
+        }
+        std::fs::write(home.path("file"), content::image(1, MIB)).unwrap();
+        let port = port().to_string();
+        let (at, tls) = (format!("127.0.0.1:{port}"), home.path("home/tls").display().to_string());
+        let more = ["--nbd", &at, "--tls", "required", "--tls-dir", &tls, "--format", "raw"];
+        let server = home.serve_file(&home.path("file"), &more);
+        script(&home, &port, &size("alice", ""));
+        script(
+            &home,
+            &port,
+            &format!("qemu-io -c 'write -P 7 0 64k' -c flush {}", qemu("alice", "")),
+        );
+        assert_eq!(std::fs::read(home.path("file")).unwrap()[..65536], [7; 65536]);
+        fails(&home, &port, r#"nbdinfo --size "nbd://localhost:$P/""#);
+        home.run(&["cert", "ca", "--dir", "other"]);
+        home.run(&["cert", "client", "alice", "--dir", "other"]);
+        script(&home, &port, r#"cp "$T/alice/ca-cert.pem" other/clients/alice/"#);
+        let stranger =
+            r#"nbdinfo --size "nbds://localhost:$P/?tls-certificates=$PWD/other/clients/alice""#;
+        fails(&home, &port, stranger);
+        server.stop();
+    });
 }
 
 #[test]

@@ -117,28 +117,31 @@ fn sockets_come_and_go_with_the_disks() {
 
 #[test]
 fn a_command_finds_a_socket_for_its_machine() {
-    let (home, bytes) = home();
-    let (told, done) = (home.path("told"), home.path("done"));
-    let script = format!(
-        "printf %s \"$socket\" > '{told}.new'; mv '{told}.new' '{told}'; \
+    clients::each(|| {
+        require!("qemu-io");
+        let (home, bytes) = home();
+        let (told, done) = (home.path("told"), home.path("done"));
+        let script = format!(
+            "printf %s \"$socket\" > '{told}.new'; mv '{told}.new' '{told}'; \
          while [ ! -e '{done}' ]; do sleep 0.05; done; exit 7",
-        told = told.display(),
-        done = done.display()
-    );
-    let mut server =
-        home.command().args(["serve", "--export", "alice", "--run", &script]).spawn().unwrap();
-    until("the command runs", || told.exists());
-    let socket = PathBuf::from(std::fs::read_to_string(told).unwrap());
-    let mut disk = VirtioDisk::connect(&socket).unwrap();
-    assert!(disk.read(0, 1 << 20) == bytes[..1 << 20]);
-    assert_eq!((disk.write(0, &[7; 4096]), disk.flush()), (0, 0));
-    drop(disk);
-    std::fs::write(done, "").unwrap();
-    assert_eq!(server.wait().unwrap().code(), Some(7));
-    assert!(!socket.exists());
-    let by_nbd = "qemu-io -f raw -c 'read -P 7 0 4096' \"$uri\"";
-    home.run(&["serve", "--export", "alice", "--run", by_nbd]);
-    assert_eq!(home.run(&["serve", "--run", "echo ${socket-none}"]), "none\n", "no export");
+            told = told.display(),
+            done = done.display()
+        );
+        let mut server =
+            home.command().args(["serve", "--export", "alice", "--run", &script]).spawn().unwrap();
+        until("the command runs", || told.exists());
+        let socket = PathBuf::from(std::fs::read_to_string(told).unwrap());
+        let mut disk = VirtioDisk::connect(&socket).unwrap();
+        assert!(disk.read(0, 1 << 20) == bytes[..1 << 20]);
+        assert_eq!((disk.write(0, &[7; 4096]), disk.flush()), (0, 0));
+        drop(disk);
+        std::fs::write(done, "").unwrap();
+        assert_eq!(server.wait().unwrap().code(), Some(7));
+        assert!(!socket.exists());
+        let by_nbd = "qemu-io -f raw -c 'read -P 7 0 4096' \"$uri\"";
+        home.run(&["serve", "--export", "alice", "--run", by_nbd]);
+        assert_eq!(home.run(&["serve", "--run", "echo ${socket-none}"]), "none\n", "no export");
+    });
 }
 
 #[test]
