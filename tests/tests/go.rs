@@ -1,7 +1,11 @@
 //! A client in Go on structures that nobody here wrote: those of pojntfx/go-nbd.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use sojourn_tests::tool::{attempt, shell, skip};
 use sojourn_tests::{Home, content, require};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// For both steps: a module that one tool chain fetched may not be one that another builds.
 const GO: [(&str, &str); 2] = [("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")];
@@ -92,21 +96,48 @@ func main() {
 }
 "#;
 
+const TEST: &str = "a_go_client_negotiates_writes_and_reads";
+/// Set where there is a second Go in `PATH`.
+const SECOND: &str = "SOJOURN_TEST_SECOND_GO";
+
+/// In place of `go`: one of another version, as far as it says.
+const OTHER_GO: &str = r#"#!/bin/sh
+[ "$*" != "env GOVERSION" ] || { echo another; exit; }
+PATH=${PATH#*"${0%/*}:"} exec go "$@"
+"#;
+
+/// Runs this test again, with a Go of another version first in the caller's `PATH`.
+fn again_with_a_second_go() {
+    let home = Home::new();
+    let go = home.path("go");
+    std::fs::write(&go, OTHER_GO).unwrap();
+    std::fs::set_permissions(&go, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", home.dir().display(), std::env::var("PATH").unwrap());
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", TEST, "--nocapture"]).env("PATH", path).env(SECOND, "");
+    assert!(test.status().unwrap().success(), "with a second Go in PATH");
+}
+
 #[test]
 fn a_go_client_negotiates_writes_and_reads() {
     require!("go");
-    let here = "a_go_client_negotiates_writes_and_reads";
+    if std::env::var_os(SECOND).is_none() {
+        return again_with_a_second_go();
+    }
     let home = Home::new();
     let dir = home.path("go");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("main.go"), PROGRAM).unwrap();
     let fetch = "go mod init client
                  go mod edit -require=github.com/pojntfx/go-nbd@v0.3.2
-                 go mod tidy";
-    if let Err(why) = attempt(&dir, &GO, fetch) {
-        return skip(here, &format!("the module cannot be fetched: {why}"));
-    }
-    shell(&dir, &GO, "go build -o client .");
+                 go mod tidy
+                 go env GOVERSION";
+    let fetched = match attempt(&dir, &GO, fetch) {
+        Ok(out) => out,
+        Err(why) => return skip(TEST, &format!("the module cannot be fetched: {why}")),
+    };
+    let built = shell(&dir, &GO, "go build -o client . && go env GOVERSION");
+    assert_eq!(fetched, built, "one Go fetched, another one built");
     home.import("golden:1", &content::image(3, 16));
     home.disk("d", "golden");
     let server = home.serve();
