@@ -36,15 +36,36 @@ pub(crate) fn make(home: &FsPath) -> Result<()> {
 }
 
 fn make_synced(home: &FsPath, sync: &dyn Fn(&FsPath) -> Result<()>) -> Result<()> {
-    let mut above = Vec::new();
+    let mut missing = Vec::new();
     let mut path = home.clone();
     // Above the root, and above a bare name's, is nothing.
     while path.parent().is_some() && !path.exists() {
+        missing.push(path.clone());
         path = path.above();
-        above.push(path.clone());
     }
-    home.create_dir_all().map_err(|e| home.error(e))?;
-    above.iter().try_for_each(sync)
+    if !missing.is_empty() && may_be_left(&path) {
+        match sync(&path.above()) {
+            // Who may not read what is above did not make this.
+            Err(e) if e.kind() == block::ErrorKind::Denied => {}
+            other => other?,
+        }
+    }
+    // One after the other: what has something in it has a durable name.
+    for path in missing.iter().rev() {
+        match path.create_dir() {
+            Err(_) if path.is_dir() => {}
+            other => other.map_err(|e| path.error(e))?,
+        }
+        sync(&path.above())?;
+    }
+    Ok(())
+}
+
+/// Whether a process may have made the directory that was killed before its name was durable: then nothing
+/// is in it, and it is no mount point.
+fn may_be_left(path: &FsPath) -> bool {
+    let device = |path: &FsPath| path.metadata().map(|found| found.identity.0).ok();
+    path.read_dir().is_ok_and(|names| names.is_empty()) && device(path) == device(&path.above())
 }
 
 /// Puts the name of the directory of all disks on stable storage, whoever made it. Waits for the disk.
@@ -161,10 +182,14 @@ mod tests {
             path.sync_directory()
         };
         make_synced(&home, &sync).unwrap();
-        assert_eq!(synced.take(), [dir.path().join("home"), dir.path().to_owned()]);
+        // The directory was empty: it may be what another process left.
+        let above = dir.path().parent().unwrap().to_owned();
+        assert_eq!(synced.take(), [above, dir.path().to_owned(), dir.path().join("home")]);
         assert!(home.is_dir());
         make_synced(&home, &sync).unwrap();
         assert!(synced.take().is_empty(), "it was there");
+        make_synced(&FsPath::from(dir.path().join("other")), &sync).unwrap();
+        assert_eq!(synced.take(), [dir.path()], "something else is in there");
     }
 
     /// A home with what crashes left in it, and with what is none of that.
