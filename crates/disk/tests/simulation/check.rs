@@ -1,5 +1,6 @@
 //! What has to hold whatever happened.
 
+use crate::lies;
 use crate::life::{Home, Life, Wrong};
 use crate::model::{self, Content, There};
 use block::{Device, Error, Span};
@@ -12,7 +13,7 @@ impl Life {
     /// A process without faults finds all that is known to be there.
     pub(crate) async fn check(&mut self) -> Result<(), Wrong> {
         self.tell(|| "check".into());
-        let fs = Arc::new(self.machine.start());
+        let fs = lies::start(&self.machine, self.manners);
         self.faulty = self.machine.has_ended();
         let mut home = match self.home(&fs).await {
             Ok(home) => home,

@@ -1,9 +1,11 @@
 //! A life: processes that begin and end, and what goes wrong with them.
 
+use crate::lies::{self, Manners};
 use crate::model::{Content, Disk as Known, Model, There};
 use block::conformance::Sequence;
-use block::fs::simulated::{FaultRates, Machine, Nature, SimulatedFs};
-use block::{Error, FsPath, Result};
+use block::fs::FileSystem;
+use block::fs::simulated::{FaultRates, Machine, Nature};
+use block::{Error, Result};
 use cache::{Cache, Config, PolicyKind};
 use disk::{Attachment, Disk, Disks};
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ const PROCESSES: u64 = 7;
 const STEPS: u64 = 50;
 pub(crate) const HOUR: u64 = 3600;
 /// The homes of the servers of the store.
-const HOMES: [&str; 2] = ["/home/disks", "/other/disks"];
+pub(crate) const HOMES: [&str; 2] = ["/home/disks", "/other/disks"];
 
 /// One run.
 pub(crate) struct Life {
@@ -35,6 +37,8 @@ pub(crate) struct Life {
     pub(crate) faulty: bool,
     /// There is little room, or none.
     short: bool,
+    /// What processes find.
+    pub(crate) manners: Manners,
     told: bool,
 }
 
@@ -72,9 +76,11 @@ pub(crate) type At = (usize, String);
 pub(crate) type Wrong = String;
 
 impl Life {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, manners: Manners) -> Self {
         let mut dice = Sequence::new(seed);
         let nature = Nature::ALL[dice.below(3) as usize];
+        let exchanges = manners.exchanges || nature == Nature::None;
+        let manners = Manners { exchanges, ..manners };
         let told = std::env::var_os("SIMULATION_TOLD").is_some();
         let machine = Machine::new(nature, dice.number());
         if told {
@@ -83,7 +89,7 @@ impl Life {
         let clock = Arc::new(FixedClock::new(NOW));
         let (model, now, tag, faulty, short) = (Model::default(), NOW, 0, false, false);
         let answered = BTreeMap::new();
-        Self { machine, dice, model, answered, clock, now, tag, faulty, short, told }
+        Self { machine, dice, model, answered, clock, now, tag, faulty, short, manners, told }
     }
 
     pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
@@ -140,7 +146,7 @@ impl Life {
     /// Lives; gives the course that it took, or what went wrong.
     pub(crate) async fn run(mut self) -> Result<u64, Wrong> {
         self.machine.set_now(self.now);
-        let store = FsPath::on(Arc::new(self.machine.start()), "/store");
+        let store = lies::at(&lies::start(&self.machine, Manners::GOOD), "/store");
         let made = objects::create_local(store);
         let world = self.world();
         let made = Store::create(made.map_err(say)?, testing::settings(), world).await;
@@ -170,7 +176,7 @@ impl Life {
 
     /// A process that does this and that, until it is closed or killed.
     async fn process(&mut self, first: bool) -> Result<(), Wrong> {
-        let fs = Arc::new(self.machine.start());
+        let fs = lies::start(&self.machine, self.manners);
         let odds = |dice: &mut Sequence, most: u64| match dice.below(4) {
             0 => most,
             _ => 0,
@@ -199,22 +205,21 @@ impl Life {
         lived
     }
 
-    pub(crate) async fn home(&mut self, fs: &Arc<SimulatedFs>) -> Result<Home> {
-        let at = |path: &str| FsPath::on(Arc::clone(fs) as _, path);
+    pub(crate) async fn home(&mut self, fs: &Arc<dyn FileSystem>) -> Result<Home> {
         let mut home = Home(Vec::new());
         for own in HOMES {
             let world = self.world();
-            let store = Store::open(objects::local(at("/store"))?, world).await?;
+            let store = Store::open(objects::local(lies::at(fs, "/store"))?, world).await?;
             let config = Config { capacity: 1 << 20, policy: PolicyKind::Lru, seed: 1 };
             let cache = Arc::new(Cache::new(config));
-            let disks = Disks::new(at(own), store.clone(), cache);
+            let disks = Disks::new(lies::at(fs, own), store.clone(), cache);
             disks.sweep().await;
             home.0.push(Server { store, disks, open: BTreeMap::new() });
         }
         Ok(home)
     }
 
-    async fn live(&mut self, fs: &Arc<SimulatedFs>) -> Result<(), Wrong> {
+    async fn live(&mut self, fs: &Arc<dyn FileSystem>) -> Result<(), Wrong> {
         let mut home = match self.home(fs).await {
             Ok(home) => home,
             Err(e) => return self.may_fail("opening the store", &e),

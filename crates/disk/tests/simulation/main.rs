@@ -15,6 +15,8 @@
 //! | `stores` | what is done to the store |
 //! | `check` | what has to hold whatever happened |
 //! | `model` | what disks and images ought to hold |
+//! | `killed` | one step whose process is killed at each of its calls |
+//! | `lies` | a file system that lies, so that it shows what is found |
 //!
 //! `SIMULATION_SEED=17 cargo test -p disk --test simulation any_seed` replays one seed, and tells its
 //! course with `SIMULATION_TOLD=1` and `-- --nocapture`;
@@ -24,20 +26,25 @@
 
 mod check;
 mod guest;
+mod killed;
+mod lies;
 mod life;
 mod model;
 mod moves;
 mod stores;
 mod whole;
 
+use block::fs::simulated::Nature;
+use killed::Step;
+use lies::{Lie, Manners};
 use life::Life;
 use std::time::{Duration, Instant};
 
 /// Seeds that are run unless told otherwise.
 const AT_LEAST: u64 = 300;
 
-/// Runs a life; gives its course as a number, or what went wrong.
-fn live(seed: u64) -> Result<u64, String> {
+/// Runs what is simulated: in one thread, and with no real time in it.
+fn simulated<T>(run: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -47,8 +54,13 @@ fn live(seed: u64) -> Result<u64, String> {
     runtime.block_on(async {
         // From here on the clock stands at whole ticks, and no real time is in it.
         tokio::time::sleep(Duration::from_millis(1)).await;
-        Life::new(seed).run().await
+        run.await
     })
+}
+
+/// Runs a life; gives its course as a number, or what went wrong.
+fn live(seed: u64, manners: Manners) -> Result<u64, String> {
+    simulated(Life::new(seed, manners).run())
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -58,7 +70,7 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn any_seed_keeps_what_was_answered_as_durable() {
     if let Some(seed) = number("SIMULATION_SEED") {
-        live(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        live(seed, Manners::GOOD).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         return;
     }
     // Those of `make test` are always the same; more begin where the clock says, so that runs add up.
@@ -72,7 +84,7 @@ fn any_seed_keeps_what_was_answered_as_durable() {
     let begun = Instant::now();
     let mut bad = Vec::new();
     for seed in first..first + seeds {
-        if let Err(wrong) = live(seed) {
+        if let Err(wrong) = live(seed, Manners::GOOD) {
             println!("{wrong}\nreplay with SIMULATION_SEED={seed}");
             bad.push(seed);
         }
@@ -84,6 +96,47 @@ fn any_seed_keeps_what_was_answered_as_durable() {
 #[test]
 fn a_seed_takes_the_same_course_each_time() {
     for seed in 0..10 {
-        assert_eq!(live(seed), live(seed), "seed {seed}");
+        assert_eq!(live(seed, Manners::GOOD), live(seed, Manners::GOOD), "seed {seed}");
+    }
+}
+
+/// The natures of a file system on which names can be exchanged, or cannot.
+fn natures(exchanges: bool) -> impl Iterator<Item = Nature> {
+    Nature::ALL.into_iter().filter(move |nature| exchanges || *nature != Nature::None)
+}
+
+#[test]
+fn what_a_killed_snapshot_left_is_durable_once_the_disk_is_served() {
+    let mut bad = Vec::new();
+    for step in Step::ALL {
+        for exchanges in [true, false] {
+            for nature in natures(exchanges) {
+                let manners = Manners { exchanges, ..Manners::GOOD };
+                bad.extend(killed::everywhere(step, nature, manners));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{bad:#?}");
+}
+
+#[test]
+fn a_directory_that_is_not_synced_is_caught() {
+    let manners = Manners { lie: Lie::NoDirectoryIsSynced, ..Manners::GOOD };
+    let seed = (0..AT_LEAST).find(|seed| live(*seed, manners).is_err());
+    println!("{manners:?}: seed {seed:?} ends badly");
+    assert!(seed.is_some());
+    for nature in Nature::ALL {
+        assert!(!killed::everywhere(Step::Snapshot, nature, manners).is_empty(), "{nature:?}");
+    }
+}
+
+#[test]
+fn a_process_that_relies_on_the_names_of_another_is_caught() {
+    let lie = Lie::NamesOfOthersAreNotSynced;
+    for (step, exchanges) in [(Step::Snapshot, false), (Step::Keep, true), (Step::Keep, false)] {
+        for nature in natures(exchanges) {
+            let bad = killed::everywhere(step, nature, Manners { lie, exchanges });
+            assert!(!bad.is_empty(), "{step:?}, {nature:?}, {exchanges}");
+        }
     }
 }
