@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::shadow::zero::fresh_runs;
+use block::fs::simulated::{Machine, Nature};
 use block::offload;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -243,6 +244,70 @@ async fn closing_waits_for_what_is_being_zeroed() {
         assert!(tokio::time::timeout(soon, close.as_mut()).await.is_err(), "{failed}");
         drop(zeroing);
         assert_eq!(close.await.is_err(), failed);
+    }
+}
+
+#[tokio::test]
+async fn a_layer_is_not_made_while_another_is_sealed() {
+    let scratch = Scratch::new(blank(MIB), MIB).await;
+    let sealing = Arc::clone(&scratch.inner.zeroing).write_owned().await;
+    let mut layer = pin!(scratch.new_layer(2));
+    let soon = Duration::from_millis(50);
+    assert!(tokio::time::timeout(soon, layer.as_mut()).await.is_err());
+    let files = || fs::read_dir(scratch.directory.path()).unwrap().count();
+    let before = files();
+    drop(sealing);
+    layer.await.unwrap();
+    assert_eq!(files(), before + 2, "data and map");
+}
+
+#[test]
+fn nothing_is_sealed_nor_closed_while_a_layer_is_made_that_nobody_waits_for() {
+    with_one_waiting_thread(async {
+        let scratch = Scratch::new(blank(MIB), MIB).await;
+        let busy = Busy::new();
+        {
+            let layer = pin!(scratch.new_layer(2));
+            assert!(futures::poll!(layer).is_pending());
+        }
+        assert!(scratch.inner.zeroing.try_write().is_err());
+        drop(busy);
+        scratch.until_zeroed().await;
+        assert!(scratch.directory.path().join("0002.map").exists());
+    });
+}
+
+#[tokio::test]
+async fn zeroes_whose_room_ends_on_the_way_take_none() {
+    let base = noise(8 * MIB);
+    for pieces in [1, 4] {
+        let machine = Machine::new(Nature::Journal, pieces);
+        let home = FsPath::on(Arc::new(machine.start()), "/");
+        let shadow = Shadow::create(home, DISK, slow(base.clone()), 8 * MIB).await.unwrap();
+        // Piece by piece, as where room cannot be reserved.
+        let _ = shadow.inner.reserves.set(false);
+        for own in [Span::between(2 * MIB, 3 * MIB), Span::between(7 * MIB, 8 * MIB)] {
+            shadow.write(own, &[9; MIB as usize], Durability::Buffered).await.unwrap();
+        }
+        shadow.flush().await.unwrap();
+        let before = (shadow.stack().private(), shadow.room());
+        // Nobody can say before that it ends: not the limit, nor the file system.
+        machine.set_room(machine.used() + pieces * MIB + MIB / 2);
+        let failed = shadow.zero(Span::whole(7 * MIB), NO_HOLE, Durability::Buffered).await;
+        let failed = failed.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::NoSpace, "{failed}");
+        assert_eq!((shadow.stack().private(), shadow.room()), before, "{pieces}");
+        // What was to be zero is, or is as it was; the rest is as it was.
+        let mut found = vec![0; 8 * MIB as usize];
+        shadow.read(Span::whole(8 * MIB), &mut found).await.unwrap();
+        let (span, rest) = found.split_at(7 * MIB as usize);
+        let own = 2 * MIB as usize..3 * MIB as usize;
+        let was = |at| if own.contains(&at) { 9 } else { base[at] };
+        assert!(span.iter().enumerate().all(|(at, byte)| *byte == 0 || *byte == was(at)));
+        assert!(span.contains(&0) && rest.iter().all(|byte| *byte == 9));
+        // There is room for as much as there was.
+        let half = Span::between(0, pieces * MIB / 2);
+        shadow.zero(half, NO_HOLE, Durability::Durable).await.unwrap();
     }
 }
 
