@@ -10,16 +10,19 @@
 //! |---|---|
 //! | `bytes` | the content of a file: pages, sectors, what a failed sync leaves |
 //! | `names` | directories: which changes of names survive, by [`Nature`] |
-//! | `machine` | [`Machine`]: memory, disk, faults, kills and power cuts |
+//! | `state` | files, locks, room and faults of one machine, behind its lock |
 //! | `process` | [`SimulatedFs`], the file system of one process |
+//! | `machine` | [`Machine`]: it starts, is killed, loses its power |
 
 mod bytes;
 mod machine;
 mod names;
 mod process;
+mod state;
 #[cfg(test)]
 mod tests;
 
-pub use machine::{FaultRates, Machine};
+pub use machine::Machine;
 pub use names::Nature;
 pub use process::SimulatedFs;
+pub use state::FaultRates;

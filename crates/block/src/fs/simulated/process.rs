@@ -1,19 +1,19 @@
 //! The file system as one process sees it.
 
 use super::bytes::PAGE;
-use super::machine::{Machine, MachineState, absolute};
 use super::names::Node;
+use super::state::{MachineState, absolute};
 use crate::fs::{Creation, DirectoryEntry, File, FileSystem, FileType, Metadata, Open, OpenFile};
 use crate::page_cache::PageCacheId;
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file system of a [`Machine`] as one process sees it, until it is killed.
+/// The file system of a [`Machine`](super::Machine) as one process sees it, until it is killed.
 #[derive(Debug, Clone)]
 pub struct SimulatedFs {
-    machine: Machine,
+    machine: Arc<Mutex<MachineState>>,
     process: u64,
 }
 
@@ -27,18 +27,18 @@ struct SimulatedFile {
 }
 
 impl SimulatedFs {
-    pub(super) fn new(machine: Machine, process: u64) -> Self {
+    pub(super) fn new(machine: Arc<Mutex<MachineState>>, process: u64) -> Self {
         Self { machine, process }
     }
 
     fn enter(&self, what: &str) -> io::Result<MutexGuard<'_, MachineState>> {
-        let mut state = self.machine.state();
+        let mut state = self.machine.lock();
         state.enter(self.process, what)?;
         Ok(state)
     }
 
     fn enter_changing(&self, what: &str) -> io::Result<MutexGuard<'_, MachineState>> {
-        let mut state = self.machine.state();
+        let mut state = self.machine.lock();
         state.enter_changing(self.process, what)?;
         Ok(state)
     }
@@ -322,6 +322,6 @@ impl OpenFile for SimulatedFile {
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        self.fs.machine.state().let_go(self.fs.process, self.node, self.number);
+        self.fs.machine.lock().let_go(self.fs.process, self.node, self.number);
     }
 }
