@@ -1,7 +1,7 @@
 //! Chunks: where a range of logical addresses lies on the device.
 
+use super::key::{TreeKey, kind};
 use super::superblock::BtrfsSuperblock;
-use super::tree::{TreeKey, kind};
 use crate::Refusal;
 use crate::bytes::{le16, le64};
 use crate::refusal::refuse;

@@ -7,6 +7,7 @@
 //! Source: `fs/btrfs/` of the kernel, and the on-disk format pages of btrfs' documentation.
 
 mod chunk;
+mod key;
 mod space;
 mod superblock;
 mod tree;
@@ -20,9 +21,10 @@ use crate::{
 };
 use block::Span;
 use chunk::{Chunk, Chunks};
+use key::{TreeKey, kind};
 use space::Space;
 use superblock::{BtrfsSuperblock, COPIES, TreeRoot};
-use tree::{TreeKey, TreeReader, kind};
+use tree::TreeReader;
 
 /// Numbers of the trees.
 mod object {

@@ -2,8 +2,9 @@
 //! all extents.
 
 use super::chunk::Chunk;
+use super::key::{TreeKey, kind};
 use super::superblock::TreeRoot;
-use super::tree::{TreeKey, TreeReader, kind};
+use super::tree::TreeReader;
 use crate::Refusal;
 use crate::bytes::{le32, le64};
 use crate::refusal::refuse;
