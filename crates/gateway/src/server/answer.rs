@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::client::Client;
-use super::connection::ConnectionProgress;
+use super::progress::ConnectionProgress;
 use super::read::{self, absent};
 use super::reply::{ReplyBody, announced, content, empty, problem, receive};
 use super::write;

@@ -2,6 +2,7 @@
 
 use super::counters::LiveGatewayCounters;
 use super::limits::GatewayLimits;
+use super::progress::ConnectionProgress;
 use super::reply::ReplyBody;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -10,12 +11,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 /// Requests of one connection at the same time.
 const STREAMS: u32 = 100;
@@ -26,50 +25,6 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// How often a silent connection is asked whether it still is.
 const PING: Duration = Duration::from_secs(20);
-
-/// Whether a connection goes on.
-pub struct ConnectionProgress {
-    requests: AtomicUsize,
-    moved: Mutex<Instant>,
-    tally: Arc<LiveGatewayCounters>,
-}
-
-impl ConnectionProgress {
-    pub(crate) fn new(tally: Arc<LiveGatewayCounters>) -> Self {
-        Self { requests: AtomicUsize::new(0), moved: Mutex::new(Instant::now()), tally }
-    }
-
-    /// A request is worked on, or its answer is taken.
-    pub(crate) fn began(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        *self.moved.lock() = Instant::now();
-    }
-
-    pub(crate) fn ended(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
-        *self.moved.lock() = Instant::now();
-    }
-
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.tally.sent(bytes);
-        *self.moved.lock() = Instant::now();
-    }
-
-    pub(crate) fn received(&self, bytes: usize) {
-        self.tally.received(bytes);
-        *self.moved.lock() = Instant::now();
-    }
-
-    /// When the connection is to be looked at again; `None` when it has stood still for too long.
-    fn next_look(&self, limits: &GatewayLimits) -> Option<Duration> {
-        let still = self.moved.lock().elapsed();
-        let most = match self.requests.load(Ordering::Relaxed) {
-            0 => limits.idle,
-            _ => 2 * limits.patience,
-        };
-        most.checked_sub(still).filter(|rest| !rest.is_zero())
-    }
-}
 
 /// Requests are tasks of their connection, and end with it.
 #[derive(Clone, Default)]

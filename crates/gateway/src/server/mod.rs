@@ -2,7 +2,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `connection` | one connection: TLS, HTTP/2, and how long it may stand still |
+//! | `connection` | one connection: TLS, HTTP/2, and its end |
+//! | `progress` | whether a connection goes on, or stands still |
 //! | `answer` | from a request to its answer |
 //! | `read`, `write` | what the requests do |
 //! | `reply` | answers, and the bodies of requests |
@@ -20,6 +21,7 @@ mod connection;
 mod counters;
 mod limits;
 mod names;
+mod progress;
 mod read;
 mod reply;
 mod rights;
@@ -27,9 +29,10 @@ mod spans;
 mod uploads;
 mod write;
 
-pub use connection::{ConnectionProgress, Conversation};
+pub use connection::Conversation;
 pub use counters::{GatewayCounters, LiveGatewayCounters};
 pub use limits::{ClientUsage, GatewayLimits, RequestPermit};
+pub use progress::ConnectionProgress;
 pub use reply::{ReplyBody, content, problem, slices};
 
 use crate::wire::ObjectKey;

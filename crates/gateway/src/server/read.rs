@@ -2,8 +2,8 @@
 
 use super::Gateway;
 use super::client::Client;
-use super::connection::ConnectionProgress;
 use super::limits::RequestPermit;
+use super::progress::ConnectionProgress;
 use super::reply::{ReplyBody, content, slices};
 use crate::wire::{
     ABSENT, About, BatchPart, ListPrefix, ListedObject, MODIFIED, MOST_BYTES, ObjectKey, VERSION,

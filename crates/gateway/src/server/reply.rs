@@ -1,7 +1,7 @@
 //! Answers, and the bodies of requests.
 
-use super::connection::ConnectionProgress;
 use super::limits::RequestPermit;
+use super::progress::ConnectionProgress;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
