@@ -4,7 +4,7 @@
 //! there they do not say: that pack may be damaged. So what is in use and also in a pack that goes is
 //! read where it stays: above all what was moved out of packs that were rewritten.
 
-use super::mark::{Marks, ReferencedChunk};
+use super::marked::{Marks, ReferencedChunk};
 use crate::pack::{self, PackIndex};
 use crate::{ChunkRef, Encoding, PackId, Store, verify};
 use block::{Error, ErrorKind, Result};

@@ -14,9 +14,9 @@
 //! Nothing is deleted here: the sweep of the new lists judges each object anew.
 
 use super::census;
-use super::collect::{Round, WHAT, item, others};
 use super::mark;
 use super::report::{GcOptions, amount_of};
+use super::round::{Round, WHAT, item, others};
 use super::sweep;
 use crate::collection::lists;
 use crate::collection::{CollectionState, Contents, List};

@@ -3,7 +3,7 @@
 //! A pack that was rewritten is gone, and only its `moved` object leads to its chunks. Should that be
 //! lost, nothing names the packs that have them now, and they would pass for garbage.
 
-use super::mark::{Marks, Packs, UnreadableObject, Unsure};
+use super::marked::{Marks, Packs, UnreadableObject, Unsure};
 use crate::pack::{self, PackIndex};
 use crate::{ChunkId, PackId, Store, moved};
 use block::{Error, ErrorKind, Result};

@@ -11,8 +11,10 @@
 //! | module | concept |
 //! |---|---|
 //! | `collect` | one collection, from the census to the sweep |
+//! | `round` | what it begins with: listing, burying dead sessions, who else is at work |
 //! | `census` | all names and pins at one moment |
 //! | `mark` | what is reachable from the names |
+//! | `marked` | what was found to be in use, and what cannot be judged |
 //! | `lost` | chunks that are not where maps say |
 //! | `copies` | whether a pack that goes has the only sound copy of a chunk |
 //! | `rewrite` | moving what is in use out of packs that are mostly garbage |
@@ -27,8 +29,10 @@ mod copies;
 mod damage;
 mod lost;
 pub(crate) mod mark;
+pub(crate) mod marked;
 mod report;
 mod rewrite;
+mod round;
 mod sweep;
 mod trim;
 

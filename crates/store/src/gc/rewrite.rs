@@ -1,7 +1,7 @@
 //! Rewriting packs that are mostly garbage: what is in use goes into new packs, and `moved` objects
 //! lead there. The old packs are condemned then.
 
-use super::mark::Marks;
+use super::marked::Marks;
 use crate::pack::{self, Builder, Finished, PackIndex};
 use crate::rewritten;
 use crate::{ChunkRef, PackId, Progress, Session, Store};

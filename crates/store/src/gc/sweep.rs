@@ -2,7 +2,7 @@
 
 use super::census::ListedPin;
 use super::copies;
-use super::mark::{Marks, Unsure};
+use super::marked::{Marks, Unsure};
 use super::report::WaitingGarbage;
 use crate::collection::lists;
 use crate::collection::{CollectionState, List};

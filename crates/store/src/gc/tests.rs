@@ -451,12 +451,12 @@ async fn a_collection_whose_pin_was_renewed_is_not_another_one() {
     assert_eq!(count(&backend, "pins").await, 3);
     let census = census::take(&store).await.unwrap();
     let keys = own.pin_keys().await;
-    let others = collect::others(&census, &keys, &[]);
+    let others = round::others(&census, &keys, &[]);
     let others: Vec<String> = others.into_iter().map(|seen| seen.what()).collect();
     assert_eq!(others, ["test"]);
 
     let options = GcOptions { stale: Duration::ZERO, ..now() };
-    let round = collect::Round { store: &store, session: &own, options: &options, progress: &() };
+    let round = round::Round { store: &store, session: &own, options: &options, progress: &() };
     assert_eq!(round.bury(round.now().await.unwrap()).await.unwrap().len(), 1);
     own.check().await.unwrap();
     assert_eq!(other.check().await.unwrap_err().kind(), ErrorKind::Fenced);
@@ -505,7 +505,7 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
             }
             tokio::time::advance(Duration::from_secs(asleep)).await;
         };
-        let marks = mark::Marks::default();
+        let marks = marked::Marks::default();
         let (swept, ()) = tokio::join!(sweep::sweep(&session, &list, &marks, false), bury);
         assert_eq!(swept.unwrap_err().kind(), ErrorKind::Fenced);
         let deleted = MANY - count(&backend, pack::PREFIX).await;
