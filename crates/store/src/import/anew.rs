@@ -1,7 +1,7 @@
 //! Chunks stored once more, side by side, wherever else the store has them.
 
-use super::pipeline::Worked;
-use super::writer::{ChunkOrigin, PreparedItem, Writer};
+use super::prepared::{ChunkOrigin, PreparedItem, Worked};
+use super::writer::Writer;
 use crate::chunker::PAGE;
 use crate::rewritten;
 use crate::{ChunkRef, Imported, Session, Store, chunk};

@@ -10,6 +10,7 @@ mod cut;
 mod derive;
 mod feed;
 mod pipeline;
+mod prepared;
 mod sections;
 mod writer;
 

@@ -2,26 +2,18 @@
 //! threads, a bounded number of batches at a time, and handed on in order.
 
 use super::feed::{Batch, Feed, FeedItem};
-use super::writer::{ChunkOrigin, PreparedItem, Writer};
+use super::prepared::{ChunkOrigin, PreparedItem, Worked};
+use super::writer::Writer;
 use crate::chunk;
 use crate::chunk_table::ChunkTable;
 use crate::{Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
-use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Batches in work: each holds its plain bytes and at most as many stored ones.
 const BATCHES: usize = 5;
-
-/// A batch whose chunks were hashed, and compressed where they are new.
-pub(crate) struct Worked {
-    pub(crate) done: Vec<PreparedItem>,
-    pub(crate) windows: Vec<Bytes>,
-    pub(crate) scanned: u64,
-    pub(crate) zero: u64,
-}
 
 /// The stages, tied together. The first one is [`feed`](Self::feed), filled by the caller.
 pub(crate) struct Pipeline<'a> {

@@ -3,7 +3,7 @@
 //! A pack is uploaded while the next one fills. A segment is written when all packs that it names
 //! are durable, and the root when all segments are.
 
-use super::pipeline::Worked;
+use super::prepared::{ChunkOrigin, PreparedItem, Worked};
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::condemned::Absent;
 use crate::manifest_root;
@@ -20,24 +20,6 @@ use bytes::{Bytes, BytesMut};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinSet;
-
-/// An item of which all is known but where it will be stored.
-pub(crate) enum PreparedItem {
-    /// A chunk that starts at this block of the image.
-    Chunk { start: u64, len: u32, id: ChunkId, source: ChunkOrigin },
-    /// An unchanged piece of the base.
-    Base { segment: u64, placed: Placed },
-    /// A whole unchanged segment of the base.
-    Shared { segment: u64, id: SegmentId },
-}
-
-/// Where the bytes of a chunk come from.
-pub(crate) enum ChunkOrigin {
-    /// The store has them.
-    Known(ChunkRef),
-    /// They are to be stored.
-    New(Encoding, Bytes),
-}
 
 /// A chunk's place; the pack may not have its id yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
