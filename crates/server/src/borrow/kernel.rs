@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use tokio::process::Command;
 use transient::Plan;
-use transient::dm::{Carved, Mapped, Mapper, Purpose};
+use transient::dm::{Mapped, Mapper};
 
 /// What is compared at a time when state is written back, in bytes.
 const PIECE: u64 = 1 << 20;
@@ -129,12 +129,12 @@ pub async fn up(
 }
 
 async fn prepare(mapped: &Mapped, setup: &KernelUse, state: Option<&dyn Device>) -> Result<()> {
-    let (files, _) = files(mapped);
+    let (files, _) = mapped.files();
     if let Some(state) = state {
         let place = open(files).await?;
         block::copy(state, &*place, CopyOptions::default(), &|_| {}).await?;
     }
-    if let Some(part) = swap(mapped) {
+    if let Some(part) = mapped.swap() {
         tool("mkswap", &[part.node.as_os_str()]).await?;
         tool("swapon", &[part.node.as_os_str()]).await?;
     }
@@ -154,16 +154,6 @@ async fn prepare(mapped: &Mapped, setup: &KernelUse, state: Option<&dyn Device>)
         tool("mount", &[files.as_os_str(), place.as_os_str()]).await?;
     }
     Ok(())
-}
-
-/// The block device for files or state, and its size.
-pub(crate) fn files(mapped: &Mapped) -> (&Path, u64) {
-    let part = mapped.parts.iter().find(|part| part.purpose == Purpose::Files);
-    part.map_or((&mapped.node, mapped.size), |part| (&part.node, part.size))
-}
-
-fn swap(mapped: &Mapped) -> Option<&Carved> {
-    mapped.parts.iter().find(|part| part.purpose == Purpose::Swap)
 }
 
 /// Switches swap space off and unmounts, wherever it is mounted.
@@ -228,7 +218,7 @@ fn number(path: &Path) -> Option<u64> {
 /// # Errors
 /// Any error from either; the borrowed disk still has all of it.
 pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
-    let place = open(files(mapped).0).await?;
+    let place = open(mapped.files().0).await?;
     let mut written = 0;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for piece in Span::whole(state.size()).pieces(PIECE) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use transient::dm::{Mapped, Purpose};
+use transient::dm::Mapped;
 
 /// A borrowed disk in use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,10 +46,9 @@ impl StatusView {
             lent[at].1.bytes += span.len();
             lent[at].1.extents += 1;
         }
-        let swap = mapped.parts.iter().find(|part| part.purpose == Purpose::Swap);
         Self {
-            address: super::kernel::files(&mapped).0.display().to_string(),
-            swap: swap.map(|part| part.node.display().to_string()),
+            address: mapped.files().0.display().to_string(),
+            swap: mapped.swap().map(|part| part.node.display().to_string()),
             name: mapped.name,
             kind: "dm".to_owned(),
             pid: None,

@@ -58,6 +58,23 @@ pub struct Mapped {
     pub parts: Vec<Carved>,
 }
 
+impl Mapped {
+    /// The block device for a file system or the state of a disk, and its size in bytes: the disk itself when it
+    /// was not carved.
+    pub fn files(&self) -> (&Path, u64) {
+        self.part(Purpose::Files).map_or((&self.node, self.size), |part| (&part.node, part.size))
+    }
+
+    /// The part for swap space.
+    pub fn swap(&self) -> Option<&Carved> {
+        self.part(Purpose::Swap)
+    }
+
+    fn part(&self, purpose: Purpose) -> Option<&Carved> {
+        self.parts.iter().find(|part| part.purpose == purpose)
+    }
+}
+
 /// A part of a borrowed disk, as a block device of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Carved {
