@@ -55,18 +55,19 @@ pub(super) struct HomeMachines {
 }
 
 impl HomeMachines {
-    /// The machines of `home`, whose server machines reach at `here`.
+    /// The machines of `home`, whose server machines reach at `here`, with what was seen at an earlier time.
     ///
     /// # Errors
-    /// When a file of the home is damaged.
+    /// When the list of machines is damaged.
     pub(super) async fn open(
         home: &Home,
         here: Ipv4Addr,
         unknown: UnknownMachines,
         clock: UnixClock,
+        seen: Vec<Sighting>,
     ) -> Result<Arc<Self>> {
         let registry = list::load(home).await?;
-        let sightings = Sightings::of(super::sightings(home).await?);
+        let sightings = Sightings::of(seen);
         Ok(Arc::new(Self {
             home: home.clone(),
             here,

@@ -106,8 +106,8 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
 
     let here = ServerAddress { address, http: http_port };
     let clock: UnixClock = Arc::new(|| world::system().clock.now());
-    let machines =
-        HomeMachines::open(home, address, options.unknown.clone(), Arc::clone(&clock)).await?;
+    let (unknown, seen) = (options.unknown.clone(), sightings(home).await?);
+    let machines = HomeMachines::open(home, address, unknown, Arc::clone(&clock), seen).await?;
     let addresses = match options.dhcp {
         Some(handing) => Some(addresses(home, handing, here, mask).await?),
         None => None,
