@@ -1,12 +1,13 @@
 //! `sojourn image`: golden images and their versions.
 
 mod arguments;
+mod boot_list;
 mod export;
 mod import;
 pub(super) mod target;
 
 use self::arguments::{ExportArgs, ImportArgs};
-use super::boot_list::{self, BootListCommand};
+use self::boot_list::BootListCommand;
 use super::prune::Retain;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;

@@ -1,7 +1,6 @@
 //! One module per noun or verb: its arguments, and the code that carries them out.
 
 pub(crate) mod attach;
-pub(crate) mod boot_list;
 pub(crate) mod borrow;
 pub(crate) mod cache;
 pub(crate) mod calibrate;

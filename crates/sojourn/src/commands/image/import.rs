@@ -1,7 +1,7 @@
 //! `sojourn image import`: from a file of any format, an NBD server, or standard input.
 
 use super::arguments::{ImportArgs, is_uri};
-use crate::commands::boot_list;
+use super::boot_list;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::remote;

@@ -1,6 +1,6 @@
 //! `sojourn image boot-list`: what a boot of an image version reads.
 
-use super::image::ImageNameArgs;
+use super::ImageNameArgs;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
