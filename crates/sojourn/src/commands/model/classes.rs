@@ -1,6 +1,6 @@
 //! A profile with several classes of clients, solved for their mix.
 
-use super::solve::{not_measured, percent};
+use super::solved::{not_measured, percent};
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
 use model::file::Contents;

@@ -14,7 +14,7 @@ use self::lab::{Lab, worst};
 use self::run::FitRun;
 use super::lookups::lookups;
 use super::measure::{Watched, interface};
-use super::write_file;
+use super::{pieces, write_file};
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
 use engine::Home;
@@ -36,7 +36,7 @@ struct FitView {
 
 pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()> {
     if let Some(without) = &args.add_pieces {
-        return super::pieces::run(args, without, home, output);
+        return pieces::run(&args.target, without, &args.out, home, output);
     }
     let status = home.map_or(Ok(None), lookups)?;
     let watched = Watched {

@@ -7,6 +7,7 @@ mod measure;
 mod pieces;
 mod plots;
 mod solve;
+mod solved;
 
 use crate::output::Output;
 use block::{Error, Result};

@@ -5,7 +5,6 @@
 //! before, each in pieces of its own; what the answers take beyond what the profile says of so many bytes is
 //! shared out among the pieces.
 
-use super::fit::Args;
 use super::lookups::{Lookups, export_size, lookups};
 use super::{profile, write_file};
 use crate::commands::replay::drive;
@@ -14,8 +13,10 @@ use crate::remote;
 use block::{BLOCK, Error, Result};
 use engine::Home;
 use model::{CentreKind, Demand, Profile, ProfileCentre};
+use nbd::Uri;
 use replay::{ReplayPlan, Script};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes from one read to the next: beyond the longest chunk and the pieces that it is in.
@@ -48,12 +49,24 @@ struct Measured {
     piece_ms: f64,
 }
 
-pub(super) fn run(args: &Args, without: &str, home: Option<&Home>, output: Output) -> Result<()> {
+/// Measures the export `target`, and writes the profile `without` with what a piece takes to `out`.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) without a home, or a piece cache that is empty and an export that is
+/// large enough; [`Unavailable`](block::ErrorKind::Unavailable) when no server runs or a read fails; any error
+/// from the files.
+pub(super) fn run(
+    target: &Uri,
+    without: &str,
+    out: &Path,
+    home: Option<&Home>,
+    output: Output,
+) -> Result<()> {
     let known = profile(without)?.profile;
     let home =
         home.ok_or_else(|| Error::invalid("--add-pieces asks the server itself: give --home"))?;
     let look = || lookups(home)?.ok_or_else(|| Error::unavailable("no server runs in this home"));
-    let script = Script::spread_reads(BLOCK as u32, APART, export_size(&args.target)?, READS)?;
+    let script = Script::spread_reads(BLOCK as u32, APART, export_size(target)?, READS)?;
     let reads = script.requests();
     if reads < FEWEST {
         return Err(Error::invalid(format!(
@@ -62,8 +75,8 @@ pub(super) fn run(args: &Args, without: &str, home: Option<&Home>, output: Outpu
             (FEWEST * APART) >> 20
         )));
     }
-    let mut plan = ReplayPlan::new(args.target.clone(), &script);
-    plan.options = remote::options(&args.target)?;
+    let mut plan = ReplayPlan::new(target.clone(), &script);
+    plan.options = remote::options(target)?;
     let before = look()?;
     let (report, _) = drive(Arc::new(script), plan, 1)?;
     let after = look()?;
@@ -77,7 +90,7 @@ pub(super) fn run(args: &Args, without: &str, home: Option<&Home>, output: Outpu
         env!("CARGO_PKG_VERSION")
     );
     let with = with_pieces(known, seen.piece_ms * 1e-3);
-    write_file(&args.out, &model::file::render(&with, &notes)?)?;
+    write_file(out, &model::file::render(&with, &notes)?)?;
     output.print(&seen, || {
         format!(
             "{reads} first reads took {:.3} ms each, {:.3} ms of which is known; {:.3} ms for each of {:.2} pieces; {} \
@@ -86,7 +99,7 @@ pub(super) fn run(args: &Args, without: &str, home: Option<&Home>, output: Outpu
             seen.without_ms,
             seen.piece_ms,
             seen.pieces,
-            args.out.display()
+            out.display()
         )
     })
 }

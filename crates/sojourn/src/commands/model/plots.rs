@@ -1,6 +1,6 @@
 //! The results of `sojourn model solve` as a page with plots.
 
-use super::solve::{ClientsRow, SolveView, SolvedCase, percent};
+use super::solved::{ClientsRow, SolveView, SolvedCase, percent};
 use block::ByteSize;
 use report::{Axis, Plot, Report, Series, Table, Unit};
 
