@@ -6,11 +6,9 @@
 //! | [`cache`] | `cache`: policies and sizes |
 //! | [`curve`] | `curve`: LRU at all sizes in one pass |
 //! | [`tune`] | `tune`: the best policy for a size |
-//! | [`budget`] | `tune` with `--blocks` or `--split`: how to spend memory |
 //! | [`disk`] | `disk`: schedulers on models of disks |
 //! | [`profiles`] | `profiles`: the disks that there are models of |
 
-mod budget;
 mod cache;
 mod curve;
 mod disk;

@@ -1,6 +1,8 @@
 //! `sojourn simulate tune`: the best policy for a size, by miniature simulation.
 
-use super::{CacheLoadArgs, budget, percent, sizes, write_page};
+mod budget;
+
+use super::{CacheLoadArgs, percent, sizes, write_page};
 use crate::lists::Amounts;
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
@@ -78,7 +80,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
 }
 
 /// The lines of the configuration for a cache.
-pub(super) fn config(bytes: u64, policy: Option<&str>) -> String {
+fn config(bytes: u64, policy: Option<&str>) -> String {
     let policy = policy.map(|policy| format!("policy = \"{policy}\"\n")).unwrap_or_default();
     format!("[cache]\nsize = \"{}\"\n{policy}", exact(bytes))
 }
@@ -91,7 +93,7 @@ fn exact(bytes: u64) -> String {
 }
 
 /// A gain with half of the interval that holds it with 95 %.
-pub(super) fn gain(saved: f64, error: f64) -> String {
+fn gain(saved: f64, error: f64) -> String {
     format!("{} % (+- {})", percent(saved), percent(error))
 }
 

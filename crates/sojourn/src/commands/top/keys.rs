@@ -1,6 +1,5 @@
 //! The keys of `sojourn top`, from the bytes that a terminal sends.
 
-use super::picture::Page;
 use super::rates::SortKey;
 
 /// What a key asks for.
@@ -11,6 +10,13 @@ pub(super) enum KeyAction {
     Show(Page),
     Sort(SortKey),
     Move(Move),
+}
+
+/// What is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    Disks,
+    Clients,
 }
 
 /// Where in a list that is longer than the screen.

@@ -1,7 +1,7 @@
 //! The picture of `sojourn top`: text, and what of it fits on a screen.
 
 use super::super::cache::in_short;
-use super::keys::Move;
+use super::keys::{Move, Page};
 use super::rates::{DiskNow, Rates, ServerRates, SortKey};
 use crate::output::Table;
 use block::ByteSize;
@@ -14,13 +14,6 @@ const SPARE_OF_DISKS: [&str; 7] =
     ["ERR/S", "GROWTH", "CONN", "CLIENT", "WRITTEN", "READ", "PRIVATE"];
 /// The columns of clients that a narrow screen goes without, the first to go first.
 const SPARE_OF_CLIENTS: [&str; 3] = ["HELD BACK/S", "CONN", "WRITTEN"];
-
-/// What is listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Page {
-    Disks,
-    Clients,
-}
 
 /// What of the server's state is looked at.
 #[derive(Debug, Clone, Copy)]

@@ -3,11 +3,12 @@
 //! | module | verbs |
 //! |---|---|
 //! | [`info`] | `info` |
-//! | [`stats`], [`page`] | `stats`, and its HTML report |
+//! | [`stats`], [`facts`], [`page`] | `stats`, what it says, and its HTML report |
 //! | [`change`] | `convert`, `cut`, `sample`, `merge`, `anonymize` |
 //! | [`record`] | `record` |
 
 mod change;
+mod facts;
 mod info;
 mod page;
 mod record;

@@ -1,29 +1,13 @@
 //! The HTML report of `sojourn trace stats`.
 
-use super::stats::{facts, operations, percent};
+use super::facts::{facts, operations, party, percent};
 use block::ByteSize;
 use report::{Axis, Bars, Plot, Report, Series, Table, Unit};
 use std::collections::BTreeSet;
-use trace::stats::{Party, TraceStats};
+use trace::stats::TraceStats;
 
 /// Rows of a table of clients or disks.
 const SHOWN: usize = 200;
-
-/// A client or disk as a row: name, reads, bytes read, writes, bytes written, others.
-pub(super) fn party(party: &Party) -> [String; 6] {
-    let name = match party.name.as_str() {
-        "" => party.number.to_string(),
-        name => name.to_owned(),
-    };
-    [
-        name,
-        party.reads.requests.to_string(),
-        ByteSize(party.reads.bytes).to_string(),
-        party.writes.requests.to_string(),
-        ByteSize(party.writes.bytes).to_string(),
-        party.others.to_string(),
-    ]
-}
 
 /// The report.
 pub(super) fn page(name: &str, stats: &TraceStats) -> Report {

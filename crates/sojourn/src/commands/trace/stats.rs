@@ -1,5 +1,6 @@
 //! `sojourn trace stats`.
 
+use super::facts::{facts, operations, party, percent};
 use super::{Reading, must_not_be_read, page, write_page};
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
@@ -51,68 +52,6 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
         write_page(path, &page::page(&super::stem(&args.trace), &stats))?;
     }
     output.print(&stats, || text(&stats))
-}
-
-/// A share in percent.
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "-".to_owned(),
-        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
-    }
-}
-
-/// The main numbers, as labels and values.
-pub(super) fn facts(stats: &TraceStats) -> Vec<(&'static str, String)> {
-    let set = &stats.working_set;
-    let bytes = |blocks: u64| ByteSize(blocks * u64::from(set.block)).to_string();
-    let seconds = stats.duration as f64 / 1e9;
-    let order = &stats.order;
-    let moved = order.sequential + order.near + order.random;
-    let touched = if set.blocks > 0 { bytes(set.blocks) } else { "-".to_owned() };
-    let mut facts = vec![("requests", Unit::Number.show(stats.requests as f64))];
-    if stats.times {
-        facts.push(("length", Unit::Seconds.show(seconds)));
-        if seconds > 0.0 {
-            facts.push(("requests a second", Unit::Number.show(stats.requests as f64 / seconds)));
-        }
-    }
-    facts.extend([
-        ("clients", stats.clients.len().to_string()),
-        ("disks", stats.disks.len().to_string()),
-        ("working set", touched),
-        (
-            "  only read",
-            format!("{} ({})", bytes(set.only_read), percent(set.only_read, set.blocks)),
-        ),
-        (
-            "  only written",
-            format!("{} ({})", bytes(set.only_written), percent(set.only_written, set.blocks)),
-        ),
-        ("  read and written", format!("{} ({})", bytes(set.both), percent(set.both, set.blocks))),
-        ("sequential", percent(order.sequential, moved)),
-        ("  near (64 KiB)", percent(order.near, moved)),
-        ("  random", percent(order.random, moved)),
-        ("mean run", Unit::Bytes.show(order.mean_run)),
-        ("aligned to blocks", percent(stats.aligned, moved)),
-    ]);
-    if set.sampled > 1 {
-        facts.push(("estimated from", format!("1 in {} blocks", set.sampled)));
-    }
-    facts
-}
-
-/// What the operations did.
-pub(super) fn operations(stats: &TraceStats) -> Vec<[String; 4]> {
-    let used = stats.operations.iter().filter(|(_, count)| count.requests > 0);
-    used.map(|(op, count)| {
-        [
-            op.as_str().to_owned(),
-            count.requests.to_string(),
-            percent(count.requests, stats.requests),
-            ByteSize(count.bytes).to_string(),
-        ]
-    })
-    .collect()
 }
 
 fn add(text: &mut String, table: &Table) {
@@ -197,8 +136,8 @@ fn text(stats: &TraceStats) -> String {
             continue;
         }
         let mut table = Table::new(&[what, ">reads", ">read", ">writes", ">written", ">others"]);
-        for party in parties.iter().take(SHOWN) {
-            table.row(page::party(party));
+        for of in parties.iter().take(SHOWN) {
+            table.row(party(of));
         }
         add(&mut text, &table);
         if parties.len() > SHOWN {

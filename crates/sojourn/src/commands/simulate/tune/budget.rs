@@ -1,8 +1,7 @@
 //! `sojourn simulate tune --blocks … --split`: how to spend memory.
 
-use super::percent;
-use super::tune::{Args, config, gain};
-use super::write_page;
+use super::super::{percent, write_page};
+use super::{Args, config, gain};
 use crate::lists::Sizes;
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
