@@ -1,17 +1,17 @@
 //! The keeper: the process that a running machine belongs to. It owns QEMU and the machine's memory, and
 //! listens for commands. It outlives the terminal; QEMU does not outlive it.
 
+use self::machine::KeptMachine;
+use self::upload::{UploadEnd, UploadWaiter};
 use super::disks::DiskServer;
 use super::folder::MachineFolder;
 use super::nearby::NearbyOfHome;
 use super::requests::{Requests, start_ended};
-use super::upload::{self, UploadEnd, UploadWaiter};
 use super::wire::{self, KeeperReply};
 use ::vm::machine::{MachineHost, MachineOrigin};
 use ::vm::{Parcel, PendingSuspension, RunningMachine};
 use block::{Error, Result};
 use engine::{Config, Engine, Home, StoreUse, world};
-use machine::KeptMachine;
 use std::path::PathBuf;
 use std::sync::Arc;
 use store::ServerId;
@@ -19,7 +19,9 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 mod machine;
+mod release;
 mod spawn;
+mod upload;
 
 pub(super) use spawn::{KeepFor, send_behind, spawn};
 

@@ -4,9 +4,8 @@
 //! |---|---|
 //! | [`folder`] | the directory of a machine in a home |
 //! | [`wire`] | what a command and the keeper of a machine say to each other |
-//! | [`keeper`] | the process that a running machine belongs to |
+//! | [`keeper`] | the process that a running machine belongs to, and that sends its suspensions |
 //! | [`requests`] | what it is asked, also while the machine starts |
-//! | [`upload`] | what it does with a suspension that is not in the store yet |
 //! | [`not_sent`] | why nothing sends one, and nothing is to |
 //! | [`unsent`] | suspensions that nothing sends, as after a reboot |
 //! | [`args`] | the arguments of the verbs |
@@ -34,7 +33,6 @@ mod keeper;
 mod nearby;
 mod not_sent;
 mod note;
-mod release;
 mod remove;
 mod requests;
 mod resume;
@@ -45,7 +43,6 @@ mod start;
 mod stop;
 mod suspend;
 mod unsent;
-mod upload;
 mod wire;
 
 use crate::output::Output;

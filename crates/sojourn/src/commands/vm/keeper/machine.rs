@@ -1,11 +1,9 @@
 //! A machine that runs, and what its keeper does for it when it is asked.
 
 use super::super::disks::DiskServer;
-use super::super::release;
 use super::super::requests::KeeperInput;
-use super::super::upload;
 use super::super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
-use super::{Farewell, Keeper, KeeperStep};
+use super::{Farewell, Keeper, KeeperStep, release, upload};
 use ::vm::RunningMachine;
 use ::vm::machine::TRIES_AGAIN;
 use ::vm::packing::{KeptReport, ParcelReport};

@@ -3,9 +3,9 @@
 //! A note in the machine's directory says that this is to be done, from before the suspension is forgotten until it has
 //! been: a keeper that is killed in between leaves a disk that no other host can take, and a later one finishes it.
 
-use super::disks;
-use super::keeper::Keeper;
-use super::requests::ASKS;
+use super::super::disks;
+use super::super::requests::ASKS;
+use super::Keeper;
 use ::vm::claim::ClaimState;
 use ::vm::{MachineSpec, Parcel, RunClaim};
 use block::{Error, ErrorKind, Result};

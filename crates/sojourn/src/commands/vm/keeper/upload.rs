@@ -1,14 +1,14 @@
 //! What a keeper does with a suspension that was kept here: it sends it, until that is done, or the machine is to
 //! go on.
 
-use super::disks;
-use super::folder::MachineFolder;
-use super::keeper::{Farewell, Keeper};
-use super::nearby::NearbyOfHome;
-use super::not_sent::NotSent;
+use super::super::disks;
+use super::super::folder::MachineFolder;
+use super::super::nearby::NearbyOfHome;
+use super::super::not_sent::NotSent;
+use super::super::requests::KeeperInput;
+use super::super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
 use super::release;
-use super::requests::KeeperInput;
-use super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
+use super::{Farewell, Keeper};
 use ::vm::machine::MachineDisk;
 use ::vm::packing::KeptReport;
 use ::vm::upload::{UploadReport, UploadTarget, upload};
