@@ -47,7 +47,7 @@
 //! | `chunk_table` | the chunks that a store has already |
 //! | `upload` | [`UploadPlan`]: how what an import stores goes up |
 //! | `progress` | [`Progress`]: how far a long operation is |
-//! | [`sweep`] | reading all of an image |
+//! | [`bulk_read`] | many chunks at a time: all of an image, or what is stored of a list |
 //! | [`verify`] | reading everything back |
 //! | [`repair`] | healing a store from other ones, and from images |
 //! | `document` | JSON with a checksum: the settings and the key slots |
@@ -63,6 +63,7 @@
 
 pub mod bootcopy;
 pub mod bootlist;
+pub mod bulk_read;
 pub mod chunk;
 mod chunk_table;
 pub mod chunker;
@@ -105,7 +106,6 @@ pub mod settings;
 mod slots;
 pub mod stats;
 mod store;
-pub mod sweep;
 pub mod testing;
 mod upload;
 pub mod verify;

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::pack::Builder;
-use store::{ChunkId, ChunkRef, MapId, Progress, Settings, Store, sweep};
+use store::{ChunkId, ChunkRef, MapId, Progress, Settings, Store, bulk_read};
 
 /// What images on a medium need: the first bytes of the ids.
 struct Needed {
@@ -464,7 +464,7 @@ async fn put(
             .count();
         let (now, later) = rest.split_at(count);
         rest = later;
-        let mut stored = sweep::stored(store, now.to_vec()).await?;
+        let mut stored = bulk_read::stored(store, now.to_vec()).await?;
         let place_of: std::collections::HashMap<ChunkId, usize> =
             now.iter().enumerate().map(|(place, at)| (at.id, place)).collect();
         stored.sort_by_key(|(at, ..)| place_of.get(&at.id).copied());

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::copy::{self, Copied};
 use store::gc::{GcOptions, collect};
-use store::{Grain, RefBody, RefKind, Store, import, sweep, testing};
+use store::{Grain, RefBody, RefKind, Store, bulk_read, import, testing};
 
 pub(crate) const PAGE: usize = 4096;
 /// Pages of a piece, the last one zero.
@@ -151,7 +151,7 @@ async fn copy_one(from: &Store, to: &Store, random: &mut Sequence) -> Result<Opt
         let manifest = from.manifest(&manifest).await?;
         let mut bytes = vec![0; manifest.size() as usize];
         let whole = Span::whole(manifest.size());
-        sweep::read(from, &manifest, &(), async |span, data| {
+        bulk_read::image(from, &manifest, &(), async |span, data| {
             bytes[span.index_in(whole)].copy_from_slice(&data);
             Ok(())
         })

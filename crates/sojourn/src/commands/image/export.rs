@@ -106,7 +106,7 @@ async fn export_file(
     let limits = device.limits();
     // Long reads and both cores, where the file takes whatever comes.
     let data = if limits.minimum <= 512 && limits.maximum >= MAX_CHUNK {
-        sweep_to(store, image, &*device, bar).await?
+        data_to(store, image, &*device, bar).await?
     } else {
         copy_to(image, &*device, true, bar).await?
     };
@@ -116,9 +116,9 @@ async fn export_file(
 }
 
 /// Writes an image to a file that reads as zeroes; returns how many bytes of data it has.
-async fn sweep_to(store: &Store, image: &disk::Image, to: &dyn Device, bar: &Bar) -> Result<u64> {
+async fn data_to(store: &Store, image: &disk::Image, to: &dyn Device, bar: &Bar) -> Result<u64> {
     let mut data = 0;
-    store::sweep::read(store, image.manifest(), bar, async |span, bytes| {
+    store::bulk_read::image(store, image.manifest(), bar, async |span, bytes| {
         data += span.len();
         to.write(span, &bytes, Durability::Buffered)
             .await

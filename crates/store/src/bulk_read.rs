@@ -1,4 +1,5 @@
-//! Reading all of an image: pack by pack in long reads, verified on all cores.
+//! Reading many chunks at a time: all of an image, or what is stored of a list; pack by pack in long reads,
+//! verified on all cores.
 
 use crate::chunker::{PAGE, SEGMENT};
 use crate::verify::{Group, groups};
@@ -17,7 +18,7 @@ const CONCURRENCY: usize = 4;
 ///
 /// # Errors
 /// Any error from `each`; that of a chunk that cannot be had, with its offset in the image.
-pub async fn read(
+pub async fn image(
     store: &Store,
     manifest: &Manifest,
     progress: &dyn Progress,
@@ -160,7 +161,7 @@ mod tests {
     }
 
     /// Noise, a hole, the noise again, and an end inside a block.
-    fn image() -> Vec<u8> {
+    fn content() -> Vec<u8> {
         let noise = testing::noise(5, 700 << 10);
         let mut bytes = noise.clone();
         bytes.resize(2 << 20, 0);
@@ -174,7 +175,7 @@ mod tests {
         let backend = Arc::new(InMemory::new());
         let shared = Arc::clone(&backend) as Arc<dyn ObjectStore>;
         let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
-        let bytes = image();
+        let bytes = content();
         let session = testing::session(&store).await;
         let done = import::from_device(&session, &Memory::from(bytes.clone()), &()).await.unwrap();
         let manifest = store.manifest(&done.manifest).await.unwrap();
@@ -186,7 +187,7 @@ mod tests {
             written += span.len();
             Ok(())
         };
-        read(&store, &manifest, &sum, put).await.unwrap();
+        image(&store, &manifest, &sum, put).await.unwrap();
         assert!(found == bytes);
         assert_eq!(sum.0.into_inner(), bytes.len() as u64);
         assert_eq!(written, 2 * (700 << 10) + 4096 + 512, "holes are not given");
@@ -196,7 +197,7 @@ mod tests {
         let mut pack = backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
         pack[at.offset as usize + 5] ^= 1;
         backend.put(&path, pack.into()).await.unwrap();
-        let error = read(&store, &manifest, &(), async |_, _| Ok(())).await.unwrap_err();
+        let error = image(&store, &manifest, &(), async |_, _| Ok(())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().starts_with("reading at offset 0: "), "{error}");
     }
