@@ -9,7 +9,7 @@ use crate::budget::ByteBudget;
 use crate::progress::{HoardProgress, HoardState};
 use block::{Error, ErrorKind, Result, offload};
 use disk::Disk;
-use engine::{Engine, boot_list};
+use engine::{Engine, boots};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use lookaside::{ChunkBytes, Sources};
 use parking_lot::Mutex;
@@ -247,7 +247,7 @@ async fn in_order(disk: &Disk, engine: &Engine) -> Result<(ManifestId, Vec<Chunk
 async fn boot_chunks(disk: &Disk, engine: &Engine) -> Result<Vec<ChunkId>> {
     let version = disk.info().image.to_string();
     match engine.store.refs().get(RefKind::Image, &version).await? {
-        Some(record) => Ok(boot_list::of(&engine.store, &record).await?.unwrap_or_default()),
+        Some(record) => Ok(boots::list::of(&engine.store, &record).await?.unwrap_or_default()),
         None => Ok(Vec::new()),
     }
 }

@@ -1,7 +1,7 @@
 //! Image versions as commands show them, and who stands on them.
 
 use crate::api::ImageView;
-use crate::boot_list::BootListView;
+use crate::boots::list::BootListView;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use store::images::{self, SOURCE, manifest_of};

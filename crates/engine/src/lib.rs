@@ -23,14 +23,14 @@
 //! | [`sources`] | whoever else may have a chunk: other stores, media, indexed trees and images |
 //! | [`api`] | verbs on disks as they travel over the control socket |
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
-//! | [`boot_list`] | what a boot of an image version reads |
+//! | [`boots`] | what a boot of an image version reads: recorded, listed, copied, loaded ahead |
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 //! | [`image_verbs`] | the verbs on image versions |
 //! | [`lineage`] | what came of what: versions, snapshots and disks |
 
 pub mod api;
-pub mod boot_list;
+pub mod boots;
 pub mod config;
 pub mod devices;
 pub mod disk_io;

@@ -1,7 +1,6 @@
 //! The server of a home, from start to graceful stop.
 
 use super::audit::AuditLog;
-use super::boots::BootHelps;
 use super::control;
 use super::estate::Estate;
 use super::exports::HomeExports;
@@ -31,6 +30,7 @@ use agent::Porter;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
+use engine::boots::BootHelps;
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Server;
 use nbd::server::PassedConnection;

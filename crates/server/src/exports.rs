@@ -2,12 +2,12 @@
 //! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
 //! images come and go while the server runs.
 
-use super::boots::{BootHelps, Boots};
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
 use engine::Engine;
+use engine::boots::{BootHelps, Boots};
 use engine::open::DiskHandle;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::sync::Arc;

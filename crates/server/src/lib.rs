@@ -22,7 +22,6 @@
 //! | [`background`] | the server of a home, started by a command that needs it |
 //! | [`one_client`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`without_home`] | listeners without a home: `--file` |
-//! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`gateway`](mod@gateway) | the store by HTTPS, for clients with certificates |
 //! | [`iscsi`](mod@iscsi) | the same exports by iSCSI |
 //! | [`vhost_user`](mod@vhost_user) | the same disks by vhost-user, for virtual machines on this host |
@@ -71,7 +70,6 @@ pub mod api;
 mod audit;
 pub mod background;
 mod bearer;
-mod boots;
 pub mod borrow;
 pub mod client;
 mod control;

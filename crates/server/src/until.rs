@@ -1,7 +1,6 @@
 //! Servers besides the daemon: of a home or a file, until one client has left, a command has ended, or
 //! a signal comes.
 
-use super::boots::BootHelps;
 use super::exports::HomeExports;
 use super::file::FileExports;
 use super::lease::KeptLease;
@@ -15,6 +14,7 @@ use super::throttle::{Throttles, throttled};
 use super::without_home;
 use crate::borrow::shadow::Shadows;
 use block::Result;
+use engine::boots::BootHelps;
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Exports;
 use std::path::Path;

@@ -4,7 +4,8 @@ use super::ImageNameArgs;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
-use engine::boot_list::{self, BootListView};
+use engine::boots::given;
+use engine::boots::list::{self, BootListView};
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ pub(crate) async fn run(
         BootListCommand::Record(args) => {
             let (record, manifest) = version(store, &args.name).await?;
             let list = from(store, &manifest, &args.from).await?;
-            boot_list::set(store, &record.name, &list, copies).await?;
+            given::set(store, &record.name, &list, copies).await?;
             let (record, manifest) = version(store, &record.name).await?;
             let view = BootListView::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;
@@ -125,7 +126,7 @@ pub(crate) async fn from(store: &Store, manifest: &Manifest, what: &str) -> Resu
         block::ErrorKind::NotFound => e.context(format!("no file {what}, and")),
         _ => e,
     })?;
-    boot_list::of(store, &record).await?.ok_or_else(|| none(&record.name))
+    list::of(store, &record).await?.ok_or_else(|| none(&record.name))
 }
 
 async fn version(store: &Store, name: &str) -> Result<(RefRecord, std::sync::Arc<Manifest>)> {
@@ -143,7 +144,7 @@ fn none(name: &str) -> Error {
 
 async fn export(args: &BootListExportArgs, store: &Store, output: Output) -> Result<()> {
     let (record, manifest) = version(store, &args.name).await?;
-    let list = boot_list::of(store, &record).await?.ok_or_else(|| none(&record.name))?;
+    let list = list::of(store, &record).await?.ok_or_else(|| none(&record.name))?;
     let located = bootlist::locate(&manifest, &list).await?;
     let mut text = String::new();
     for Located { span, .. } in &located {

@@ -8,7 +8,7 @@ use crate::remote;
 use block::{ByteSize, Device, Error, Result, Span, offload};
 use bytes::{Bytes, BytesMut};
 use engine::api::ImportView;
-use engine::boot_list::give;
+use engine::boots::given::give;
 use engine::image_verbs::{RawStream, is_packed};
 use engine::{Config, Home, image_views, world};
 use formats::{Format, OpenOptions, Packed};

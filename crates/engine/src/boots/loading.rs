@@ -1,0 +1,73 @@
+//! Loading: what a list names comes into the cache ahead of the guest, from a boot copy or from the image.
+
+use super::list;
+use crate::Engine;
+use block::Result;
+use disk::Image;
+use std::time::Duration;
+use store::RefRecord;
+use tokio::time::Instant;
+
+/// An image whose list was loaded is left alone for this long.
+const REST: Duration = Duration::from_secs(30);
+
+/// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
+/// while then; nothing when there is no list.
+pub(super) async fn bring(
+    engine: &Engine,
+    image: &Image,
+    versions: &[RefRecord],
+    copies: bool,
+) -> Result<()> {
+    let budget = engine.cache.stats().capacity / 2;
+    for record in versions {
+        if record.body.boot_list().is_ok_and(|list| list.is_none()) {
+            continue;
+        }
+        if copies && copied(engine, image, record, budget).await {
+            tokio::time::sleep(REST).await;
+            return Ok(());
+        }
+        // When many clients come at once, each read of a slow store waits behind all of theirs.
+        let (found, _map) =
+            tokio::join!(list::of(&engine.store, record), store::bootlist::map(image.manifest()));
+        // One that cannot be read is as good as none.
+        match found {
+            Ok(Some(list)) => {
+                let began = Instant::now();
+                let bytes = image.bring(&list, budget).await?;
+                let seconds = began.elapsed().as_secs_f64();
+                tracing::debug!(image = record.name, bytes, seconds, "boot list loaded");
+                tokio::time::sleep(REST).await;
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(error = error.message(), "a boot list is not used"),
+        }
+    }
+    Ok(())
+}
+
+/// Loads the boot copy of a version; whether that was all there is to load.
+async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64) -> bool {
+    // A label that makes no sense is told of by a verification.
+    let Ok(Some(id)) = record.body.boot_copy() else { return false };
+    let began = Instant::now();
+    let load = async {
+        let copy = engine.store.manifest(&id).await?;
+        image.bring_copy(&copy, budget).await
+    };
+    // The guests are about to need the beginning of the image's own map.
+    let (brought, _map) = tokio::join!(load, store::bootlist::map(image.manifest()));
+    match brought {
+        Ok(brought) => {
+            let (bytes, seconds) = (brought.bytes, began.elapsed().as_secs_f64());
+            tracing::debug!(image = record.name, bytes, seconds, "boot copy loaded");
+            brought.whole
+        }
+        Err(error) => {
+            tracing::warn!(error = error.message(), "a boot copy is not used");
+            false
+        }
+    }
+}

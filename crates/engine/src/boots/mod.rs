@@ -1,0 +1,154 @@
+//! Boots: what an image's boot list names is loaded ahead of the guest; what the guests of its first
+//! boots read is recorded, and becomes the list. A list that is whole gets a boot copy.
+//!
+//! The formats of lists and copies are the store's (`store::bootlist`, `store::bootcopy`).
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`list`] | the list of an image version: read, looked at, and changed |
+//! | `copy` | boot copies of whole lists, each made once |
+//! | [`given`] | lists of somebody's own: given, and not recorded |
+//! | `recording` | what a boot reads, and when it is over |
+//! | `loading` | what a list names comes into the cache ahead of the guest |
+
+mod copy;
+pub mod given;
+pub mod list;
+mod loading;
+mod recording;
+
+use crate::Engine;
+use crate::config;
+use block::Result;
+use copy::Copying;
+use disk::{BootTrace, Image};
+use loading::bring;
+use parking_lot::Mutex;
+use recording::{MOST, Recording, keep, watch};
+use std::collections::HashSet;
+use std::sync::Arc;
+use store::{ManifestId, RefKind, RefRecord};
+use tokio::task::JoinSet;
+
+/// What is done for boots.
+#[derive(Debug, Clone, Copy)]
+pub struct BootHelps {
+    /// They are recorded, and boot lists loaded ahead.
+    pub lists: bool,
+    /// Whole lists get boot copies, and are read from these.
+    pub copies: bool,
+}
+
+impl BootHelps {
+    /// What a configuration has done for boots.
+    pub fn of(config: &config::Serve) -> Self {
+        Self { lists: config.boot_lists, copies: config.boot_copies }
+    }
+}
+
+/// The boots of one server.
+pub struct Boots {
+    engine: Arc<Engine>,
+    helps: BootHelps,
+    /// Images that are being looked after.
+    busy: Arc<Mutex<HashSet<ManifestId>>>,
+    copying: Arc<Copying>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// Takes an image out of those that are looked after.
+struct Busy(Arc<Mutex<HashSet<ManifestId>>>, ManifestId);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
+impl Boots {
+    /// Nothing boots yet.
+    pub fn new(engine: Arc<Engine>, helps: BootHelps) -> Self {
+        let (busy, copying, tasks) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { engine, helps, busy, copying, tasks }
+    }
+
+    /// A client begins to use an image, or a disk that shows it.
+    pub fn begin(&self, image: Arc<Image>) {
+        let id = image.manifest().id();
+        if !self.helps.lists || !self.busy.lock().insert(id) {
+            return;
+        }
+        let busy = Busy(Arc::clone(&self.busy), id);
+        let engine = Arc::clone(&self.engine);
+        let (copies, copying) = (self.helps.copies, Arc::clone(&self.copying));
+        // From here on, so that the guest's very first reads are noted too.
+        let touches = image.record(MOST);
+        let recording = Recording(image);
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let attended = attend(&engine, recording, touches, copies).await;
+            // A copy can take minutes, and the next boot is not to wait for it.
+            drop(busy);
+            match attended {
+                Ok(Attended { whole, all }) if copies => {
+                    copying.complete(&engine.store, &whole, true).await;
+                    copying.complete(&engine.store, &all, false).await;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(error = error.message(), "boots of an image are not helped");
+                }
+            }
+        });
+    }
+}
+
+/// The versions that show an image, when a boot of it is over.
+#[derive(Default)]
+struct Attended {
+    /// Those whose lists it made whole.
+    whole: Vec<String>,
+    /// All of them.
+    all: Vec<String>,
+}
+
+/// Helps a boot until it is over; with `copies` by means of boot copies.
+async fn attend(
+    engine: &Engine,
+    recording: Recording,
+    touches: Result<Option<Arc<BootTrace>>>,
+    copies: bool,
+) -> Result<Attended> {
+    let image = Arc::clone(&recording.0);
+    let id = image.manifest().id();
+    let listing = engine.store.refs().list(RefKind::Image).await?;
+    let mut versions: Vec<RefRecord> =
+        listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
+    if versions.is_empty() {
+        return Ok(Attended::default());
+    }
+    versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
+    let names = |of: fn(&RefRecord) -> bool| -> Vec<String> {
+        versions.iter().filter(|record| of(record)).map(|record| record.name.clone()).collect()
+    };
+    let (all, open) = (names(|_| true), names(list::is_open));
+    if open.is_empty() {
+        drop(recording);
+        bring(engine, &image, &versions, copies).await?;
+        return Ok(Attended { whole: Vec::new(), all });
+    }
+    // Side by side: the boot goes on while its list is loaded.
+    let record = async {
+        let Some(touches) = touches? else { return Ok(Vec::new()) };
+        let was_one = watch(&touches).await;
+        drop(recording);
+        if was_one { keep(engine, &open, &touches).await } else { Ok(Vec::new()) }
+    };
+    let (brought, recorded) = tokio::join!(bring(engine, &image, &versions, copies), record);
+    // What was recorded is good without it.
+    if let Err(error) = brought {
+        tracing::warn!(error = error.message(), "a boot list is not loaded");
+    }
+    Ok(Attended { whole: recorded?, all })
+}
