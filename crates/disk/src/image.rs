@@ -15,8 +15,8 @@ use futures::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use store::bootlist::Located;
-use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootcopy, bootlist};
+use store::boot_list::Located;
+use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, boot_copy, boot_list};
 use tokio::task::JoinSet;
 
 /// Pieces whose chunks one read loads at the same time, in one request where they lie near each other.
@@ -201,7 +201,7 @@ impl Image {
     /// # Errors
     /// Any error from the manifest; a chunk that cannot be had is passed over.
     pub async fn bring(&self, list: &[ChunkId], budget: u64) -> Result<u64> {
-        let located = bootlist::locate(self.manifest(), list).await?;
+        let located = boot_list::locate(self.manifest(), list).await?;
         let chunks = located.into_iter().map(|Located { at, .. }| at);
         let load = |batch: &[ChunkRef]| self.source.line.chunks(batch, Urgency::Boot);
         Ok(stream(chunks, budget, usize::MAX, load).await.bytes)
@@ -214,11 +214,11 @@ impl Image {
     /// # Errors
     /// Any error from the copy's manifest.
     pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<BootCopyLoad> {
-        let chunks = bootcopy::chunks(copy).await?;
+        let chunks = boot_copy::chunks(copy).await?;
         let load = |batch: &[ChunkRef]| self.source.line.copies(batch);
         let loads = stream(chunks.into_iter(), budget, COPY_FAILURES, load);
         let Streamed { bytes, failed, over } = loads.await;
-        Ok(BootCopyLoad { bytes, whole: failed == 0 && (over || !bootcopy::may_lack(copy)) })
+        Ok(BootCopyLoad { bytes, whole: failed == 0 && (over || !boot_copy::may_lack(copy)) })
     }
 
     /// Runs a task that ends with the image; nothing when there are too many.

@@ -6,7 +6,7 @@
 
 use crate::{
     ChunkId, ImportStats, Manifest, ManifestId, Progress, RefBody, RefKind, RefRecord, Session,
-    Store, bootcopy, bootlist, chunk, import,
+    Store, boot_copy, boot_list, chunk, import,
 };
 use block::{Device, Error, Result};
 use serde::Serialize;
@@ -46,16 +46,16 @@ pub async fn version(
     labels.insert(LABEL.to_owned(), manifest.id().to_string());
     let has_boot_copy = labels.remove(RefBody::BOOT_COPY).is_some();
     if let Some(id) = record.body.boot_list()? {
-        let list = bootlist::read(from, &id).await?;
+        let list = boot_list::read(from, &id).await?;
         let list = translated(from, manifest, &list, session.store()).await?;
         if list.is_empty() {
-            labels.remove(bootlist::LABEL);
-            labels.remove(bootlist::BOOTS);
+            labels.remove(boot_list::LABEL);
+            labels.remove(boot_list::BOOTS);
         } else {
-            let id = bootlist::write(session, &list).await?;
-            labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+            let id = boot_list::write(session, &list).await?;
+            labels.insert(boot_list::LABEL.to_owned(), id.to_string());
             if has_boot_copy
-                && let Some(id) = bootcopy::of_list(session, &imported.manifest, &list).await
+                && let Some(id) = boot_copy::of_list(session, &imported.manifest, &list).await
             {
                 labels.insert(RefBody::BOOT_COPY.to_owned(), id.to_string());
             }
@@ -96,7 +96,7 @@ async fn translated(
     to: &Store,
 ) -> Result<Vec<ChunkId>> {
     let mut ids = Vec::with_capacity(list.len());
-    for located in bootlist::locate(manifest, list).await? {
+    for located in boot_list::locate(manifest, list).await? {
         let plain = from.read_chunk(&located.at).await?;
         ids.push(chunk::id_of(to.settings(), &plain));
     }

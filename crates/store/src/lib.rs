@@ -15,8 +15,8 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | `encoding` | [`Encoding`]: how a chunk's bytes are stored |
-//! | [`bootcopy`] | the chunks of a boot list once more, side by side |
-//! | [`bootlist`] | the chunks that a boot reads, in order |
+//! | [`boot_copy`] | the chunks of a boot list once more, side by side |
+//! | [`boot_list`] | the chunks that a boot reads, in order |
 //! | [`chunker`] | page-CDC: where an image is cut |
 //! | [`gc`] | what nothing refers to any more is found and deleted |
 //! | `collection` | what sessions and collections of garbage know of each other |
@@ -61,8 +61,8 @@
 //!
 //! The formats are described byte by byte in `docs/format.md`.
 
-pub mod bootcopy;
-pub mod bootlist;
+pub mod boot_copy;
+pub mod boot_list;
 pub mod bulk_read;
 pub mod chunk;
 mod chunk_table;

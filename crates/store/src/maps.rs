@@ -122,7 +122,7 @@ pub trait MapLookup: Send + Sync + fmt::Debug {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Store, bootlist, import, testing};
+    use crate::{Store, boot_list, import, testing};
     use block::{ErrorKind, Memory};
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
@@ -175,7 +175,7 @@ mod tests {
         let done = import::from_device(&session, &image, &()).await.unwrap();
         let manifest = store.manifest(&done.manifest).await.unwrap();
         let ids: Vec<_> = manifest.chunks().await.unwrap().iter().map(|at| at.id).collect();
-        let list = bootlist::write(&session, &ids).await.unwrap();
+        let list = boot_list::write(&session, &ids).await.unwrap();
         let mut maps = manifest.maps();
         assert_eq!(maps.len(), 2);
         maps.push(MapId::BootList(list));
@@ -210,7 +210,7 @@ mod tests {
         async fn read(&self, store: &Store) -> Result<usize> {
             let MapId::BootList(list) = self.maps[2] else { panic!("the last is the list") };
             let manifest = store.manifest(&self.manifest).await?;
-            let list = bootlist::read(store, &list).await?;
+            let list = boot_list::read(store, &list).await?;
             assert_eq!(list.len(), manifest.chunks().await?.len());
             Ok(list.len())
         }

@@ -9,7 +9,7 @@ use crate::object_kind::ObjectKind;
 use crate::segment::Segment;
 use crate::slots;
 use crate::{
-    Clock, Entropy, Session, Settings, Store, World, bootlist, chunker, pack, refs, servers, wire,
+    Clock, Entropy, Session, Settings, Store, World, boot_list, chunker, pack, refs, servers, wire,
 };
 use block::Result;
 use block::conformance::Sequence;
@@ -182,7 +182,7 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
             Ok(())
         }
         Format::Root => manifest_root::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
-        Format::BootList => bootlist::decode("list", &body(ObjectKind::BootList)?).map(|_| ()),
+        Format::BootList => boot_list::decode("list", &body(ObjectKind::BootList)?).map(|_| ()),
         Format::Moved => {
             let moved = Moved::decode("moved", body(ObjectKind::Moved)?)?;
             assert!(moved.chunks().all(|at| moved.find(&at.id) == Some(at)), "it finds its chunks");

@@ -15,7 +15,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{
-    Argon2Cost, Content, NewKey, RefBody, RefKind, RefRecord, Secret, Store, bootlist, gc, import,
+    Argon2Cost, Content, NewKey, RefBody, RefKind, RefRecord, Secret, Store, boot_list, gc, import,
     testing,
 };
 
@@ -93,8 +93,8 @@ async fn write(backend: Arc<dyn ObjectStore>, encrypted: bool) {
     let mut example = import(image()).await;
     let manifest = store.manifest(&example.manifest.unwrap()).await.unwrap();
     let chunks: Vec<_> = manifest.chunks().await.unwrap().iter().rev().map(|at| at.id).collect();
-    let list = bootlist::write(&session, &chunks).await.unwrap();
-    example.labels.insert(bootlist::LABEL.to_owned(), list.to_string());
+    let list = boot_list::write(&session, &chunks).await.unwrap();
+    example.labels.insert(boot_list::LABEL.to_owned(), list.to_string());
     refs.create(RefKind::Image, "example:1", example.clone()).await.unwrap();
     refs.create(RefKind::Disk, "gone", example).await.unwrap();
     refs.remove(RefKind::Disk, "gone", 1).await.unwrap();
@@ -154,7 +154,7 @@ async fn the_golden_stores_are_read() {
         let record = store.refs().get(RefKind::Image, "example:1").await.unwrap().unwrap();
         assert_eq!(record.body.labels["source"], "example.raw");
         let list = record.body.boot_list().unwrap().unwrap();
-        assert_eq!(bootlist::read(&store, &list).await.unwrap().len(), 2);
+        assert_eq!(boot_list::read(&store, &list).await.unwrap().len(), 2);
         check(&store, &record, &image()).await;
         // Also when the pack that its segment names is gone, and only the new one is there.
         let record = store.refs().get(RefKind::Image, "old:2").await.unwrap().unwrap();

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::resume_set::{self, FirstReads};
 use crate::{EXTENT, PAGE};
 use disk::{Image, Loader};
-use store::{ChunkId, Manifest, ManifestId, bootlist};
+use store::{ChunkId, Manifest, ManifestId, boot_list};
 use tokio::sync::OnceCell;
 
 /// What a segment of a manifest shows.
@@ -325,7 +325,7 @@ impl MemoryImage {
             let end = (start + EXTENT).min(self.layout.memory);
             spans.extend([Span::between(start, end), Span::between(start + plane, end + plane)]);
         }
-        bootlist::of_ranges(self.manifest(), &spans).await
+        boot_list::of_ranges(self.manifest(), &spans).await
     }
 
     async fn tail(&self, from: u64, len: u64) -> Result<Vec<u8>> {

@@ -10,7 +10,7 @@ use objects::testing::{FaultRates, Unreliable};
 use objects::{OpenStoreOptions, layered};
 use std::sync::Arc;
 use store::testing;
-use store::{ChunkId, ChunkRef, Manifest, Store, bootcopy, bootlist, import};
+use store::{ChunkId, ChunkRef, Manifest, Store, boot_copy, boot_list, import};
 
 const SIZE: u64 = 12 << 20;
 
@@ -50,16 +50,16 @@ impl Rig {
     async fn copied(&self) -> (Vec<ChunkId>, Vec<ChunkRef>, Arc<Manifest>) {
         let list: Vec<_> = self.chunks.iter().rev().step_by(10).copied().collect();
         let session = testing::session(&self.store).await;
-        let located = bootlist::locate(self.image.manifest(), &list).await.unwrap();
-        let id = bootcopy::write(&session, &located).await.unwrap().expect("it is worth one");
+        let located = boot_list::locate(self.image.manifest(), &list).await.unwrap();
+        let id = boot_copy::write(&session, &located).await.unwrap().expect("it is worth one");
         session.close(Ok(())).await.unwrap();
         let copy = self.store.manifest(&id).await.unwrap();
-        (list, bootcopy::chunks(&copy).await.unwrap(), copy)
+        (list, boot_copy::chunks(&copy).await.unwrap(), copy)
     }
 
     /// Reads the first block of each of these chunks.
     async fn read_chunks(&self, list: &[ChunkId]) {
-        for located in bootlist::locate(self.image.manifest(), list).await.unwrap() {
+        for located in boot_list::locate(self.image.manifest(), list).await.unwrap() {
             self.read(Span::between(located.span.offset(), located.span.offset() + 4096)).await;
         }
     }

@@ -5,7 +5,7 @@ use block::Result;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::time::Duration;
-use store::{BootListId, RefBody, RefKind, RefRecord, Store, bootcopy, bootlist, images};
+use store::{BootListId, RefBody, RefKind, RefRecord, Store, boot_copy, boot_list, images};
 
 /// Where a list was left without a boot copy, every server that sees a boot notices. Each waits for a
 /// time by chance, up to this for each chunk of the list, as a longer one takes longer to copy: so most
@@ -32,12 +32,12 @@ pub(super) async fn copy(store: &Store, version: &str) -> Result<bool> {
     let Some(record) = store.refs().get(RefKind::Image, version).await? else { return Ok(false) };
     let Some(id) = uncopied(&record) else { return Ok(false) };
     let manifest = images::manifest_of(&record)?;
-    let list = bootlist::read(store, &id).await?;
-    let Some(chunks) = bootcopy::choose(store, &manifest, &list).await? else { return Ok(false) };
+    let list = boot_list::read(store, &id).await?;
+    let Some(chunks) = boot_copy::choose(store, &manifest, &list).await? else { return Ok(false) };
     let session = store.session(&format!("boot copy of {version}")).await?;
     let named = async {
-        let copy = bootcopy::make(&session, chunks).await?;
-        bootcopy::name(&session, version, &manifest, id, copy).await
+        let copy = boot_copy::make(&session, chunks).await?;
+        boot_copy::name(&session, version, &manifest, id, copy).await
     };
     let named = named.await;
     session.close(named).await

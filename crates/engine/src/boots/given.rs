@@ -4,7 +4,7 @@ use super::copy::copy;
 use super::list::{BootListChange, change, name};
 use block::Result;
 use std::collections::BTreeMap;
-use store::{ChunkId, ManifestId, RefBody, Session, Store, bootcopy};
+use store::{ChunkId, ManifestId, RefBody, Session, Store, boot_copy};
 
 /// Gives a version the list of these chunks, whatever it had. `copies`: with a boot copy, if it is worth
 /// one.
@@ -33,7 +33,7 @@ pub async fn give(
     copies: bool,
 ) -> Result<()> {
     name(session, labels, list, None).await?;
-    if copies && let Some(copy) = bootcopy::of_list(session, manifest, list).await {
+    if copies && let Some(copy) = boot_copy::of_list(session, manifest, list).await {
         labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
     }
     Ok(())

@@ -3,7 +3,7 @@
 use block::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
-use store::{ChunkId, Manifest, RefBody, RefKind, RefRecord, Session, Store, bootcopy, bootlist};
+use store::{ChunkId, Manifest, RefBody, RefKind, RefRecord, Session, Store, boot_copy, boot_list};
 
 /// How often a version whose ref was changed by somebody else is tried again.
 const ATTEMPTS: usize = 8;
@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 8;
 pub async fn of(store: &Store, record: &RefRecord) -> Result<Option<Vec<ChunkId>>> {
     let read = async {
         match record.body.boot_list()? {
-            Some(id) => bootlist::read(store, &id).await.map(Some),
+            Some(id) => boot_list::read(store, &id).await.map(Some),
             None => Ok(None),
         }
     };
@@ -50,7 +50,7 @@ impl BootListView {
         manifest: &Manifest,
     ) -> Result<Option<Self>> {
         let Some(list) = of(store, record).await? else { return Ok(None) };
-        let located = bootlist::locate(manifest, &list).await?;
+        let located = boot_list::locate(manifest, &list).await?;
         Ok(Some(Self {
             boots: record.body.recorded_boots(),
             chunks: list.len(),
@@ -66,7 +66,7 @@ async fn copy_stored_bytes(store: &Store, record: &RefRecord) -> Option<u64> {
     let read = async {
         let Some(id) = record.body.boot_copy()? else { return Ok(None) };
         let copy = store.manifest(&id).await?;
-        let chunks = bootcopy::chunks(&copy).await?;
+        let chunks = boot_copy::chunks(&copy).await?;
         Ok::<_, Error>(Some(chunks.iter().map(|at| u64::from(at.stored)).sum()))
     };
     read.await.unwrap_or_else(|error| {
@@ -122,11 +122,11 @@ pub(super) async fn name(
     list: &[ChunkId],
     boots: Option<u32>,
 ) -> Result<()> {
-    let id = bootlist::write(session, list).await?;
-    labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+    let id = boot_list::write(session, list).await?;
+    labels.insert(boot_list::LABEL.to_owned(), id.to_string());
     match boots {
-        Some(boots) => labels.insert(bootlist::BOOTS.to_owned(), boots.to_string()),
-        None => labels.remove(bootlist::BOOTS),
+        Some(boots) => labels.insert(boot_list::BOOTS.to_owned(), boots.to_string()),
+        None => labels.remove(boot_list::BOOTS),
     };
     // That of the list before.
     labels.remove(RefBody::BOOT_COPY);

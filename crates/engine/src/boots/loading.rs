@@ -30,7 +30,7 @@ pub(super) async fn bring(
         }
         // When many clients come at once, each read of a slow store waits behind all of theirs.
         let (found, _map) =
-            tokio::join!(list::of(&engine.store, record), store::bootlist::map(image.manifest()));
+            tokio::join!(list::of(&engine.store, record), store::boot_list::map(image.manifest()));
         // One that cannot be read is as good as none.
         match found {
             Ok(Some(list)) => {
@@ -58,7 +58,7 @@ async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64)
         image.bring_copy(&copy, budget).await
     };
     // The guests are about to need the beginning of the image's own map.
-    let (brought, _map) = tokio::join!(load, store::bootlist::map(image.manifest()));
+    let (brought, _map) = tokio::join!(load, store::boot_list::map(image.manifest()));
     match brought {
         Ok(brought) => {
             let (bytes, seconds) = (brought.bytes, began.elapsed().as_secs_f64());

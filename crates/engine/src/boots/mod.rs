@@ -1,7 +1,7 @@
 //! Boots: what an image's boot list names is loaded ahead of the guest; what the guests of its first
 //! boots read is recorded, and becomes the list. A list that is whole gets a boot copy.
 //!
-//! The formats of lists and copies are the store's (`store::bootlist`, `store::bootcopy`).
+//! The formats of lists and copies are the store's (`store::boot_list`, `store::boot_copy`).
 //!
 //! | module | concept |
 //! |---|---|

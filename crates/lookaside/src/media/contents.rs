@@ -4,7 +4,7 @@
 use super::record::RecordKind;
 use block::Result;
 use std::collections::HashSet;
-use store::{BootListId, ChunkId, ChunkRef, ManifestId, MapId, Store, bootlist};
+use store::{BootListId, ChunkId, ChunkRef, ManifestId, MapId, Store, boot_list};
 
 /// What is to be on a medium.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl ImageContents {
         let (mut maps, mut first) = (manifest.maps(), image.first.clone());
         if let Some(id) = &image.boot_list {
             // A boot list makes boots quicker, no more.
-            match bootlist::read(store, id).await {
+            match boot_list::read(store, id).await {
                 Ok(list) => {
                     first.extend(list);
                     maps.push(MapId::BootList(*id));
@@ -56,7 +56,7 @@ impl ImageContents {
         }
         let located = match first.is_empty() {
             true => Vec::new(),
-            false => bootlist::locate(&manifest, &first).await?,
+            false => boot_list::locate(&manifest, &first).await?,
         };
         let mut boot: Vec<_> = located.into_iter().map(|located| located.at).collect();
         let mut rest = manifest.chunks().await?;

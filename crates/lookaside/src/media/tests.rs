@@ -7,7 +7,7 @@ use bytes::Bytes;
 use object_store::memory::InMemory;
 use std::sync::Arc;
 use store::{
-    Manifest, MapId, MapLookup, MapTurn, Store, bootcopy, bootlist, import, outside, testing,
+    Manifest, MapId, MapLookup, MapTurn, Store, boot_copy, boot_list, import, outside, testing,
 };
 use tempfile::TempDir;
 
@@ -51,10 +51,10 @@ impl Lab {
         let manifest = self.store.manifest(&done.manifest).await.unwrap();
         let chunks = manifest.chunks().await.unwrap();
         let boot: Vec<_> = chunks.iter().rev().step_by(3).map(|at| at.id).collect();
-        let boot_list = Some(bootlist::write(&session, &boot).await.unwrap());
-        let located = bootlist::locate(&manifest, &boot).await.unwrap();
+        let boot_list = Some(boot_list::write(&session, &boot).await.unwrap());
+        let located = boot_list::locate(&manifest, &boot).await.unwrap();
         let copied = located.into_iter().map(|located| located.at).collect();
-        let boot_copy = Some(bootcopy::make(&session, copied).await.unwrap());
+        let boot_copy = Some(boot_copy::make(&session, copied).await.unwrap());
         let image = MediaImage {
             name: name.to_owned(),
             kind: RecordKind::Image,
@@ -359,10 +359,10 @@ async fn a_boot_reads_no_map_of_the_store_when_the_medium_has_them() {
         object_store::ObjectStoreExt::delete(&*backend, &id.path()).await.unwrap();
     }
     let manifest = lab.store.manifest(&wanted.manifest).await.unwrap();
-    let ids = bootlist::read(&lab.store, &wanted.boot_list.unwrap()).await.unwrap();
-    assert_eq!(bootlist::locate(&manifest, &ids).await.unwrap().len(), ids.len());
+    let ids = boot_list::read(&lab.store, &wanted.boot_list.unwrap()).await.unwrap();
+    assert_eq!(boot_list::locate(&manifest, &ids).await.unwrap().len(), ids.len());
     let copy = lab.store.manifest(&wanted.boot_copy.unwrap()).await.unwrap();
-    assert_eq!(bootcopy::chunks(&copy).await.unwrap().len(), ids.len());
+    assert_eq!(boot_copy::chunks(&copy).await.unwrap().len(), ids.len());
     assert_eq!(sources.report()[0].wrong, 0);
 }
 

@@ -3,7 +3,7 @@
 use super::census::{Census, Named};
 use super::lost;
 use super::marked::{Marks, Packs, RewrittenPack, Unsure};
-use crate::bootlist;
+use crate::boot_list;
 use crate::chunker::{SEGMENT, SEGMENT_PAGES};
 use crate::manifest_root;
 use crate::moved::{self, Moved};
@@ -44,7 +44,7 @@ pub(crate) async fn mark(
                 marks.doubt(Unsure::Everything, error)?;
             }
         }
-        if let Some(list) = record.body.labels.get(bootlist::LABEL) {
+        if let Some(list) = record.body.labels.get(boot_list::LABEL) {
             match crate::id::parse_hex("boot list", list) {
                 Ok(id) => drop(marks.boot_lists.insert(id)),
                 Err(e) => marks.doubt(Unsure::Everything, e)?,

@@ -8,8 +8,8 @@ use super::Repair;
 use crate::manifest_root;
 use crate::rewritten;
 use crate::{
-    ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
-    bootlist, pack, segment,
+    ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, boot_copy,
+    boot_list, pack, segment,
 };
 use block::{Error, ErrorKind, Result};
 use std::collections::{HashMap, HashSet};
@@ -108,7 +108,7 @@ impl Repair<'_> {
 /// A copy's manifest and chunks.
 async fn read(store: &Store, copy: &ManifestId) -> Result<(Arc<Manifest>, Vec<ChunkRef>)> {
     let manifest = store.stored_manifest(copy).await?;
-    let chunks = bootcopy::chunks(&manifest).await?;
+    let chunks = boot_copy::chunks(&manifest).await?;
     Ok((manifest, chunks))
 }
 
@@ -136,10 +136,10 @@ async fn renew(
 ) -> Result<Renewed> {
     let (store, name) = (session.store(), record.name.as_str());
     let chunks = match (record.body.manifest, record.body.boot_list()?) {
-        (Some(manifest), Some(list)) => match bootlist::read(store, &list).await {
+        (Some(manifest), Some(list)) => match boot_list::read(store, &list).await {
             Ok(_) if made.is_some() => Some((manifest, list, Vec::new())),
             Ok(ids) => {
-                let chunks = bootcopy::choose(store, &manifest, &ids).await?;
+                let chunks = boot_copy::choose(store, &manifest, &ids).await?;
                 chunks.map(|chunks| (manifest, list, chunks))
             }
             Err(e) if is_loss(&e) => None,
@@ -148,7 +148,7 @@ async fn renew(
         _ => None,
     };
     let Some((manifest, list, chunks)) = chunks else {
-        return Ok(match bootcopy::unname(session, name, copy).await? {
+        return Ok(match boot_copy::unname(session, name, copy).await? {
             true => Renewed::Dropped,
             false => Renewed::Overtaken,
         });
@@ -156,12 +156,12 @@ async fn renew(
     let anew = match made {
         Some(anew) => anew,
         None => {
-            let anew = bootcopy::make(session, chunks).await?;
+            let anew = boot_copy::make(session, chunks).await?;
             check(store, &anew).await?;
             anew
         }
     };
-    Ok(match bootcopy::name(session, name, &manifest, list, anew).await? {
+    Ok(match boot_copy::name(session, name, &manifest, list, anew).await? {
         true => Renewed::Made(anew),
         false => Renewed::Overtaken,
     })

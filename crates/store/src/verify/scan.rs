@@ -9,7 +9,7 @@ use crate::object;
 use crate::object_kind::ObjectKind;
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, bootlist,
+    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, boot_list,
     document, heal, manifest_root, pack, servers, settings, slots,
 };
 use block::{ErrorKind, Result, Span};
@@ -262,7 +262,7 @@ impl<'a> VerifyScan<'a> {
                 let size = record.body.size;
                 manifests.entry(manifest).or_insert_with(|| (size, Vec::new())).1.push(holder);
             }
-            if let Some(id) = record.body.labels.get(bootlist::LABEL) {
+            if let Some(id) = record.body.labels.get(boot_list::LABEL) {
                 let holder = Holder { kind, name: record.name, manifest: None, beside: false };
                 self.boot_list(id, &holder).await?;
             }

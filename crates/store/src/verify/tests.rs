@@ -1,7 +1,7 @@
 use super::*;
 use crate::rewritten;
 use crate::testing::{self, noise};
-use crate::{Argon2Cost, Grain, NewKey, RefBody, RefKind, Secret, bootlist, gc, import};
+use crate::{Argon2Cost, Grain, NewKey, RefBody, RefKind, Secret, boot_list, gc, import};
 use block::Memory;
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
@@ -46,9 +46,9 @@ async fn lab(encrypted: bool) -> Lab {
     let manifest = store.manifest(&done.manifest).await.unwrap();
     let chunks = manifest.chunks().await.unwrap();
     let ids: Vec<_> = chunks.iter().map(|at| at.id).collect();
-    let list = bootlist::write(&session, &ids).await.unwrap();
+    let list = boot_list::write(&session, &ids).await.unwrap();
     let mut labelled = body(done.manifest, done.size);
-    labelled.labels.insert(bootlist::LABEL.into(), list.to_string());
+    labelled.labels.insert(boot_list::LABEL.into(), list.to_string());
     session.publish(RefKind::Image, "debian:1", labelled).await.unwrap();
     let mut view = image.clone();
     view[4096..8192].copy_from_slice(&noise(6, 4096));

@@ -13,7 +13,7 @@ async fn add_uncopied(store: &Store, versions: &[&str]) {
     let bytes = block::Memory::from(testing::noise(3, 16 << 20));
     let done = import::from_device(&session, &bytes, &()).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();
-    let all = bootlist::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
+    let all = boot_list::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
     let list: Vec<_> = all.into_iter().rev().step_by(8).collect();
     for version in versions {
         let body = RefBody {

@@ -27,7 +27,7 @@ async fn image_of(mib: usize) -> (tempfile::TempDir, Store, Vec<ChunkId>) {
     session.publish(RefKind::Image, IMAGE, body).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();
     let all = block::Span::whole(done.size);
-    let chunks = bootlist::of_ranges(&manifest, &[all]).await.unwrap();
+    let chunks = boot_list::of_ranges(&manifest, &[all]).await.unwrap();
     (dir, store, chunks)
 }
 
@@ -92,7 +92,7 @@ async fn a_list_gets_its_copy_when_it_is_whole_and_another_list_takes_it_away() 
     assert!(copy(&store, IMAGE).await.unwrap());
     let manifest = store.manifest(&named().await.unwrap()).await.unwrap();
     assert!(!copy(&store, IMAGE).await.unwrap(), "it has one");
-    let copied = bootcopy::chunks(&manifest).await.unwrap();
+    let copied = boot_copy::chunks(&manifest).await.unwrap();
     assert_eq!(copied.iter().map(|at| at.id).collect::<Vec<_>>(), scattered);
     set(&store, IMAGE, &chunks[..9], true).await.unwrap();
     assert_eq!(named().await, None, "one place is not worth one");

@@ -9,7 +9,7 @@ use engine::boots::list::{self, BootListView};
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use store::bootlist::{self, Located};
+use store::boot_list::{self, Located};
 use store::{ChunkId, ImageName, Manifest, RefRecord, Store, images};
 
 /// The longest file of ranges that is read, in bytes.
@@ -113,7 +113,7 @@ pub(crate) async fn from(store: &Store, manifest: &Manifest, what: &str) -> Resu
     let path = Path::new(what);
     if path.is_file() {
         let ranges = ranges(path, manifest.size())?;
-        let list = bootlist::of_ranges(manifest, &ranges).await?;
+        let list = boot_list::of_ranges(manifest, &ranges).await?;
         if list.is_empty() {
             return Err(Error::invalid(format!("{what}: its ranges are holes in this image")));
         }
@@ -145,7 +145,7 @@ fn none(name: &str) -> Error {
 async fn export(args: &BootListExportArgs, store: &Store, output: Output) -> Result<()> {
     let (record, manifest) = version(store, &args.name).await?;
     let list = list::of(store, &record).await?.ok_or_else(|| none(&record.name))?;
-    let located = bootlist::locate(&manifest, &list).await?;
+    let located = boot_list::locate(&manifest, &list).await?;
     let mut text = String::new();
     for Located { span, .. } in &located {
         let _ = writeln!(text, "{} {}", span.offset(), span.len());

@@ -3,7 +3,7 @@ use crate::rewritten;
 use crate::testing::{self, noise};
 use crate::{
     Argon2Cost, ChunkId, ChunkRef, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store,
-    bootcopy, bootlist, gc, import, pack, segment, settings, verify, wire,
+    boot_copy, boot_list, gc, import, pack, segment, settings, verify, wire,
 };
 use block::{Memory, Span};
 use bytes::Bytes;
@@ -67,10 +67,10 @@ async fn publish_image(store: &Store, image: &[u8], name: &str, step: usize) -> 
     let session = testing::session(store).await;
     let done = import::from_device(&session, &Memory::from(image.to_vec()), &()).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();
-    let all = bootlist::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
+    let all = boot_list::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
     let list: Vec<ChunkId> = all.into_iter().rev().step_by(step).collect();
-    let id = bootlist::write(&session, &list).await.unwrap();
-    let labels = BTreeMap::from([(bootlist::LABEL.to_owned(), id.to_string())]);
+    let id = boot_list::write(&session, &list).await.unwrap();
+    let labels = BTreeMap::from([(boot_list::LABEL.to_owned(), id.to_string())]);
     let body =
         RefBody { manifest: Some(done.manifest), size: done.size, created: testing::NOW, labels };
     let record = session.publish(RefKind::Image, name, body).await;
@@ -83,10 +83,10 @@ async fn publish_copy(with: &Store) -> ManifestId {
     let record = with.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
     let session = testing::session(with).await;
     let id = record.body.boot_list().unwrap().unwrap();
-    let list = bootlist::read(with, &id).await.unwrap();
-    let copy = bootcopy::of_list(&session, &record.body.manifest.unwrap(), &list).await.unwrap();
+    let list = boot_list::read(with, &id).await.unwrap();
+    let copy = boot_copy::of_list(&session, &record.body.manifest.unwrap(), &list).await.unwrap();
     let manifest = record.body.manifest.unwrap();
-    assert!(bootcopy::name(&session, IMAGE, &manifest, id, copy).await.unwrap());
+    assert!(boot_copy::name(&session, IMAGE, &manifest, id, copy).await.unwrap());
     session.close(Ok(())).await.unwrap();
     copy
 }
@@ -102,10 +102,10 @@ impl Lab {
     async fn of(backend: Arc<InMemory>, store: Store, image: Vec<u8>, list: Vec<ChunkId>) -> Self {
         let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
         let manifest = store.manifest(&record.body.manifest.unwrap()).await.unwrap();
-        let located = bootlist::locate(&manifest, &list).await.unwrap();
+        let located = boot_list::locate(&manifest, &list).await.unwrap();
         let own = located.iter().map(|found| found.at).collect();
         let copy = store.manifest(&record.body.boot_copy().unwrap().unwrap()).await.unwrap();
-        let copy = bootcopy::chunks(&copy).await.unwrap();
+        let copy = boot_copy::chunks(&copy).await.unwrap();
         Self { backend, store, image, list, own, copy }
     }
 
@@ -167,7 +167,7 @@ impl Lab {
         let Ok(copy) = self.store.stored_manifest(&self.copy_id().await).await else {
             return false;
         };
-        let Ok(chunks) = bootcopy::chunks(&copy).await else { return false };
+        let Ok(chunks) = boot_copy::chunks(&copy).await else { return false };
         for at in &chunks {
             if self.store.read_copy(at, None).await.is_err() {
                 return false;
@@ -369,15 +369,15 @@ async fn a_copy_of_which_no_list_tells_what_was_in_it_is_taken_off() {
         match lost {
             "list" => lab.remove(&format!("bootlists/{list}")).await,
             "label" => {
-                let dropped = |labels: &mut BTreeMap<_, _>| drop(labels.remove(bootlist::LABEL));
+                let dropped = |labels: &mut BTreeMap<_, _>| drop(labels.remove(boot_list::LABEL));
                 lab.labels(dropped).await;
             }
             _ => {
                 let session = testing::session(&lab.store).await;
-                let short = bootlist::write(&session, &lab.list[..3]).await.unwrap();
+                let short = boot_list::write(&session, &lab.list[..3]).await.unwrap();
                 session.close(Ok(())).await.unwrap();
                 let short = |labels: &mut BTreeMap<String, String>| {
-                    labels.insert(bootlist::LABEL.to_owned(), short.to_string());
+                    labels.insert(boot_list::LABEL.to_owned(), short.to_string());
                 };
                 lab.labels(short).await;
             }
@@ -440,11 +440,11 @@ async fn a_version_that_shows_another_image_meanwhile_gets_no_copy() {
     let (manifest, list) = (record.body.manifest.unwrap(), record.body.boot_list().unwrap());
     let (list, other) = (list.unwrap(), lab.copy_id().await);
     let session = testing::session(&lab.store).await;
-    let named = async |of, copy| bootcopy::name(&session, IMAGE, of, list, copy).await.unwrap();
+    let named = async |of, copy| boot_copy::name(&session, IMAGE, of, list, copy).await.unwrap();
     assert!(!named(&other, manifest).await, "made for another manifest");
     assert_eq!(lab.copy_id().await, other);
     assert!(named(&manifest, manifest).await);
-    assert!(!bootcopy::unname(&session, IMAGE, other).await.unwrap(), "it has another one");
+    assert!(!boot_copy::unname(&session, IMAGE, other).await.unwrap(), "it has another one");
     assert_eq!(lab.copy_id().await, manifest);
     session.close(Ok(())).await.unwrap();
 }

@@ -8,7 +8,7 @@
 //! A copy only helps. The version's own manifest names the chunks' own places, and whoever cannot
 //! read a copy reads there.
 
-use crate::bootlist::{self, Located};
+use crate::boot_list::{self, Located};
 use crate::chunker::{MAX_CHUNK, SEGMENT};
 use crate::manifest_root;
 use crate::{
@@ -151,7 +151,7 @@ async fn label(
 
 /// Where an image has the chunks of a list.
 async fn locate(store: &Store, manifest: &ManifestId, list: &[ChunkId]) -> Result<Vec<Located>> {
-    bootlist::locate(&*store.manifest(manifest).await?, list).await
+    boot_list::locate(&*store.manifest(manifest).await?, list).await
 }
 
 /// The chunks of a copy of what was located; `None` where it would save little.
@@ -234,9 +234,9 @@ mod tests {
         let session = testing::session(&store).await;
         let done = import::from_device(&session, &bytes, &()).await.unwrap();
         let image = store.manifest(&done.manifest).await.unwrap();
-        let all = bootlist::of_ranges(&image, &[Span::whole(done.size)]).await.unwrap();
+        let all = boot_list::of_ranges(&image, &[Span::whole(done.size)]).await.unwrap();
         let ids: Vec<_> = all.into_iter().rev().step_by(step).collect();
-        let located = bootlist::locate(&image, &ids).await.unwrap();
+        let located = boot_list::locate(&image, &ids).await.unwrap();
         Lab { backend, store, session, image, located }
     }
 
