@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Use a disk of a distant store on this machine: what is written goes up in the background
     Attach(Box<attach::Attach>),
     /// Give an attached disk up, once everything is in the store
-    Detach(attach::Detach),
+    Detach(attach::detach::Detach),
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
     Borrow(borrow::BorrowCommand),

@@ -148,7 +148,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
         Command::Media(verb) => block_on(commands::media::run(verb, &home()?, output))?,
         Command::Attach(args) => return block_on(commands::attach::run(args, &home()?, output))?,
-        Command::Detach(args) => block_on(commands::attach::detach(args, &home()?, output))?,
+        Command::Detach(args) => block_on(commands::attach::detach::run(args, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         // A keeper ends its machine in order when it is told to end.
         Command::Vm(verb) if verb.is_keeper() => {

@@ -1,14 +1,22 @@
-//! `sojourn attach` and `sojourn detach`.
+//! `sojourn attach`: disks of distant stores, used here.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`device`] | attached disks as block devices of this machine |
+//! | [`hoard`] | everything that a disk stands on comes here |
+//! | [`detach`] | `sojourn detach`: a disk goes up and is given up |
 
+pub(crate) mod detach;
 mod device;
+mod hoard;
 
 use crate::global::Global;
 use crate::logging;
 use crate::output::{Output, fields, visible};
 use crate::progress::Bar;
+use agent::UploadState;
 use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
-use agent::{HoardState, UploadState};
 use block::{ByteSize, Error, Result};
 use engine::{Config, Home, devices};
 use nbd::{Address, Uri};
@@ -19,12 +27,9 @@ use server::{background, daemon, listen, one_client};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How often a command that waits looks.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a client that says goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(5);
 /// The command line of the process that looks after the disks of a home.
 const PROCESS: [&str; 2] = ["attach", "serve"];
 
@@ -116,7 +121,7 @@ Examples:
   sojourn attach hoard alice
   sojourn attach hoard alice --no-wait
   sojourn attach hoard alice --stop       what is here stays")]
-    Hoard(HoardArgs),
+    Hoard(hoard::Args),
     /// Drop what was written since the disk went up last; its client must have left
     #[command(after_help = "\
 Examples:
@@ -148,35 +153,6 @@ struct AttachedName {
     /// Its store, when disks of this name of several are attached
     #[arg(long, value_name = "URL|DIR")]
     from: Option<String>,
-}
-
-#[derive(Debug, clap::Args)]
-struct HoardArgs {
-    #[command(flatten)]
-    named: AttachedName,
-    /// Do not wait
-    #[arg(long)]
-    no_wait: bool,
-    /// Fetch nothing more
-    #[arg(long, conflicts_with = "no_wait")]
-    stop: bool,
-}
-
-/// Arguments of `sojourn detach`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  sojourn detach alice              waits until everything is in the store
-  sojourn detach alice --no-wait    is given up as soon as everything is
-
-Detach when the guest is off. A device of the disk is ended first, and refused while it is mounted.
-Then any machine can go on with the disk, by `sojourn attach alice` there.")]
-pub(crate) struct Detach {
-    #[command(flatten)]
-    named: AttachedName,
-    /// Do not wait: it is done in the background, also after a restart of this machine
-    #[arg(long)]
-    no_wait: bool,
 }
 
 /// What `attach` made.
@@ -238,7 +214,7 @@ pub(crate) async fn run(attach: &Attach, own: &Home, output: Output) -> Result<E
         None => return attach_disk(&attach.args, own, output).await,
         Some(Verb::Status) => status(own, output).await?,
         Some(Verb::Sync(named)) => sync(named, own, output).await?,
-        Some(Verb::Hoard(args)) => hoard(args, own, output).await?,
+        Some(Verb::Hoard(args)) => hoard::run(args, own, output).await?,
         Some(Verb::Discard(named)) => {
             let request = AttachRequest::Discard { name: named.disk.clone() };
             named.ask(own, &request).await?;
@@ -500,66 +476,9 @@ async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
     }
 }
 
-async fn hoard(args: &HoardArgs, own: &Home, output: Output) -> Result<()> {
-    let name = &args.named.disk;
-    let request = AttachRequest::Hoard { name: name.clone(), wanted: !args.stop };
-    let (home, mut view) = args.named.ask(own, &request).await?;
-    let told =
-        |disk: &AttachedDisk| output.print(disk, || format!("{name}: {}", disk.hoard.text()));
-    if args.stop || args.no_wait {
-        return told(find(&view, name)?);
-    }
-    let bar = Bar::bytes("coming", None);
-    loop {
-        let disk = find(&view, name)?;
-        bar.at(disk.hoard.here_bytes, 0);
-        if disk.hoard.state == HoardState::Complete {
-            return told(disk);
-        }
-        if disk.kept_as.is_some() {
-            return Err(Error::fenced(disk.text.join("; ")));
-        }
-        tokio::time::sleep(LOOK).await;
-        view = process(&home).await?.attach(&AttachRequest::Status).await?;
-    }
-}
-
 fn find<'a>(view: &'a AttachedView, name: &str) -> Result<&'a AttachedDisk> {
     view.disks
         .iter()
         .find(|disk| disk.name == name)
         .ok_or_else(|| Error::not_found(format!("disk {name:?} is not attached any more")))
-}
-
-pub(crate) async fn detach(args: &Detach, own: &Home, output: Output) -> Result<()> {
-    let name = &args.named.disk;
-    let with_device = homes::with_disk(own, name, args.named.from.as_deref())?;
-    device::take_down(&with_device, name, process(&with_device).await?).await?;
-    if !with_device.disks().join(name).is_dir() {
-        return output.done(&format!("{name} is no device any more; it is not attached here"));
-    }
-    let request = AttachRequest::Detach { name: name.clone() };
-    let (home, mut view) = args.named.ask(own, &request).await?;
-    if args.no_wait {
-        let disk = find(&view, name)?;
-        return output.print(disk, || format!("{name}: {}", disk.text.join("; ")));
-    }
-    let bar = Bar::bytes("going up", None);
-    let begun = Instant::now();
-    loop {
-        let Ok(disk) = find(&view, name) else {
-            return output.done(&format!("{name} is given up; any machine can go on with it"));
-        };
-        bar.at(disk.upload.sent_bytes, 0);
-        if disk.kept_as.is_some() {
-            return Err(Error::fenced(disk.text.join("; ")));
-        }
-        if disk.in_use && begun.elapsed() > GOODBYE {
-            return Err(Error::conflict(format!(
-                "disk {name} is in use; it is given up as soon as its client leaves"
-            )));
-        }
-        tokio::time::sleep(LOOK).await;
-        view = process(&home).await?.attach(&AttachRequest::Status).await?;
-    }
 }
