@@ -1,10 +1,12 @@
-"""Imports between the top-level modules of a crate, and those of them that point up.
+"""Imports between the modules of a crate, and those of them that point up.
 
-A module is a file or a folder right below `src`; what `lib.rs` or `main.rs` defines itself is the module
-`crate`. One imports another where its code, without tests and comments, names it: by `crate::other`, by
-`super::other` out of the top level, or by an item that `lib.rs` re-exports from it. Modules that import
-each other in a circle have no order from top to bottom: of the imports of a circle, the fewest that a
-simple search finds whose removal breaks it are called up.
+Every folder is looked at by itself: its modules are the files and folders right below it, and what is in a
+folder counts as the folder. Right below `src`, what `lib.rs` or `main.rs` defines itself is a module, too,
+called `crate`; further down a folder's own file (`mod.rs`, or the file of the folder's name) is above its
+modules, which may use what it defines. One module imports another where its code, without tests and
+comments, names it: by `crate::other`, by `super::other`, or by an item that the file above brings into scope
+from it. Modules that import each other in a circle have no order from top to bottom: of the imports of a
+circle, the fewest that a simple search finds whose removal breaks it are called up.
 """
 
 import os
@@ -58,7 +60,7 @@ def spread(before, tree):
 
 
 def sources(crate):
-    """The files of a crate's modules: name of the module, its path in the crate, path."""
+    """The files of a crate's modules: the module's path in the crate, as words, and the file's path."""
     top = os.path.join(crate, "src")
     for folder, _, files in sorted(os.walk(top)):
         for file in sorted(files):
@@ -68,39 +70,73 @@ def sources(crate):
                 continue
             if words[-1] == "mod" or (len(words) == 1 and file in ROOTS):
                 words.pop()
-            yield words[0] if words else ROOT, words, path
+            yield tuple(words), path
+
+
+def absolute(words, used, modules):
+    """A path that the module `words` names, from the crate's top; None for that of another crate."""
+    if used[0] == "crate":
+        return tuple(used[1:])
+    if used[0] == "super":
+        up = len([word for word in used if word == "super"])
+        return words[: max(len(words) - up, 0)] + tuple(used[up:])
+    if used[0] == "self":
+        return words + tuple(used[1:])
+    return words + tuple(used) if words + (used[0],) in modules else None
+
+
+def brought(files, modules):
+    """The items that modules bring into their scope from modules below them: module, item, its path."""
+    found = {}
+    for words, text, _ in files:
+        for use in re.finditer(r"\buse\s+([^;]+);", text):
+            renamed = dict(re.findall(r"(\w+) as (\w+)", use.group(1)))
+            for used in spread([], use.group(1)):
+                path = absolute(words, used, modules)
+                if path and path[: len(words)] == words and len(path) > len(words) + 1:
+                    found[words, renamed.get(path[-1], path[-1])] = path
+    return found
+
+
+def resolved(path, modules, items):
+    """The module in which that which the path names is defined."""
+    for _ in range(len(path) + 8):
+        at = next(end for end in range(len(path), -1, -1) if path[:end] in modules or not end)
+        below = items.get((path[:at], path[at])) if at < len(path) else None
+        if not below or below[:at] != path[:at]:
+            break
+        path = below + path[at + 1 :]
+    return path[:at]
 
 
 def imports(crate):
-    """The imports between modules: from, to, and the files in which they stand."""
-    files = [(name, words, code(open(path, encoding="utf-8").read()), path) for name, words, path in sources(crate)]
-    modules = {name for name, *_ in files}
-    items = {}
-    for name, _, text, _ in files:
-        if name == ROOT:
-            for use in re.finditer(r"\bpub(?:\(crate\))? use\s+([^;]+);", text):
-                renamed = dict(re.findall(r"(\w+) as (\w+)", use.group(1)))
-                for path in spread([], use.group(1)):
-                    path = path[1:] if path[0] in ("crate", "self") else path
-                    if path[0] in modules:
-                        items[renamed.get(path[-1], path[-1])] = path[0]
+    """The imports between the modules of each folder: (folder, from, to), and the files in which they stand."""
+    files = [(words, code(open(path, encoding="utf-8").read()), path) for words, path in sources(crate)]
+    modules = {words[:end] for words, *_ in files for end in range(len(words) + 1)}
+    items = brought(files, modules)
     found = {}
-    for name, words, text, path in files:
-        if name == ROOT:
+    for words, text, path in files:
+        if not words:
             text = re.sub(r"\bpub(?:\(crate\))? use\s+[^;]+;", "", text)
         for used in uses(text):
-            if used[0] == "super":
-                up = len([word for word in used if word == "super"])
-                used = words[: max(len(words) - up, 0)] + used[up:]
-            elif used[0] in ("crate", "self"):
-                used = (words if used[0] == "self" else []) + used[1:]
-            elif name != ROOT or used[0] not in modules:
-                continue  # another crate, or something of the same module
-            target = used[0] if used else ROOT
-            target = target if target in modules else items.get(target, ROOT)
-            if target != name and (target != ROOT or name != ROOT):
-                found.setdefault((name, target), set()).add(path)
+            target = absolute(words, used, modules)
+            if target is None:
+                continue
+            target = resolved(target, modules, items)
+            same = 0
+            while same < min(len(words), len(target)) and words[same] == target[same]:
+                same += 1
+            ends = [names[same] if same < len(names) else ROOT for names in (words, target)]
+            if ends[0] != ends[1] and (same == 0 or ROOT not in ends):
+                found.setdefault((words[:same], *ends), set()).add(path)
     return found
+
+
+def ups(found):
+    """Those of the imports that point up."""
+    for folder in sorted({folder for folder, *_ in found}):
+        for edge in up({(a, b) for at, a, b in found if at == folder}):
+            yield (folder, *edge)
 
 
 def up(edges):
