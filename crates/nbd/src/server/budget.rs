@@ -5,7 +5,7 @@
 //! and leaves its requests unread while there is none. It takes them out of its client's part first, so
 //! that one client, with however many connections, leaves something to the others.
 
-use super::replies::SpareOfAll;
+use super::spare::SpareOfAll;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -9,7 +9,6 @@
 //! Looking takes a whole processor, so only few connections may at a time; and unless it is asked for,
 //! only while the machine has some to spare, which whoever runs the server finds out.
 
-use super::limits::BusyPoll;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,6 +23,30 @@ const DEAR: u32 = 1024;
 /// Short waits after which a long one does not say that looking was in vain: what it costs is little
 /// beside what they gained. A machine that takes its processors away now and then makes such waits.
 const PAID: u32 = 32;
+
+/// When a connection looks for the next request before it sleeps, and for how long at most. It finds out
+/// for how long that is worth it. Only connections that are alone on their thread look, one for every two
+/// processors at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BusyPoll {
+    /// It does not look.
+    Never,
+    /// While the machine has processors to spare, as is said by
+    /// [`Processors::set_spare`].
+    WhileSpare(Duration),
+    /// Whatever else the machine does.
+    Always(Duration),
+}
+
+impl BusyPoll {
+    /// The longest that is looked.
+    pub const fn most(self) -> Duration {
+        match self {
+            Self::Never => Duration::ZERO,
+            Self::WhileSpare(most) | Self::Always(most) => most,
+        }
+    }
+}
 
 /// What the waits of one connection teach.
 #[derive(Debug, Clone, PartialEq, Eq)]

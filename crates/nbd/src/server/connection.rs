@@ -17,13 +17,13 @@ mod supersession;
 #[cfg(test)]
 mod tests;
 
-use super::busy_poll::{Processors, Waits};
+use super::busy_poll::{BusyPoll, Processors, Waits};
+use super::checked::CheckedRequest;
 use super::counters::Share;
-use super::engine::{CheckedRequest, Engine, EngineSetup};
+use super::engine::{Engine, EngineSetup};
 use super::input::ReceiveBuffer;
-use super::limits::BusyPoll;
 use super::order::TurnOrder;
-use super::passing::ConnectionRemainder;
+use super::remainder::ConnectionRemainder;
 use super::stream::Watch;
 use crate::codec::constants::{command, command_flags, errno};
 use crate::codec::names::command_name;

@@ -5,6 +5,7 @@
 
 use super::latency::{Latencies, Meter};
 use super::pace::{ClientBuckets, Rates};
+use super::traffic::{Traffic, TrafficCells};
 use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicU64,
@@ -16,56 +17,6 @@ use tokio::time::Instant;
 /// Exports whose counters are kept; each takes up to 10 KiB. Where there are so many, a new one has that
 /// forgotten which nobody has used for the longest time: names come and go for as long as a server runs.
 const EXPORTS: usize = 4096;
-
-macro_rules! traffic {
-    ($($field:ident: $doc:literal,)*) => {
-        /// Requests and bytes, of one export or of all. Only successful requests count as what
-        /// they are; the others are `errors`.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Traffic {
-            $(#[doc = $doc] pub $field: u64,)*
-        }
-
-        impl Traffic {
-            /// Adds `other` to it.
-            pub fn add(&mut self, other: &Self) {
-                $(self.$field += other.$field;)*
-            }
-        }
-
-        #[derive(Debug, Default)]
-        struct Atomics { $($field: AtomicU64,)* }
-
-        impl Atomics {
-            fn add(&self, tally: &Traffic) {
-                $(if tally.$field != 0 { self.$field.fetch_add(tally.$field, Relaxed); })*
-            }
-
-            fn snapshot(&self) -> Traffic {
-                Traffic { $($field: self.$field.load(Relaxed),)* }
-            }
-        }
-    };
-}
-
-traffic! {
-    reads: "Reads.",
-    read_bytes: "Bytes read.",
-    writes: "Writes.",
-    written_bytes: "Bytes written.",
-    flushes: "Flushes.",
-    trims: "Trims.",
-    trimmed_bytes: "Bytes trimmed.",
-    zeroes: "Write-zeroes requests.",
-    zeroed_bytes: "Bytes zeroed.",
-    prefetches: "Cache requests.",
-    block_statuses: "Block status requests.",
-    errors: "Requests answered with an error.",
-    waited: "Requests that the device could not answer on the spot.",
-    paced: "Times that a connection was held back by its client's limits.",
-    busy_polled: "Requests that a connection found by looking for them before it slept.",
-    busy_poll_nanos: "Nanoseconds that connections looked, in vain or not.",
-}
 
 /// What a server counted since it was made, read at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -145,7 +96,7 @@ pub(crate) struct ExportRecord {
     connections: AtomicU64,
     /// When the last connection left, in nanoseconds since the registry was made.
     left: AtomicU64,
-    traffic: Atomics,
+    traffic: TrafficCells,
     latencies: Mutex<ExportLatencies>,
 }
 
@@ -169,7 +120,7 @@ struct Clients {
 #[derive(Debug, Default)]
 struct ClientRecord {
     exports: Mutex<BTreeMap<String, u64>>,
-    traffic: Atomics,
+    traffic: TrafficCells,
     pace: ClientBuckets,
 }
 

@@ -1,17 +1,19 @@
 //! From requests to the device and back: checks, the fast path, and what waits.
 
 use super::budget::{Budget, ConnectionHolds};
-use super::counters::Traffic;
+use super::checked::{CheckedRequest, RequestKind};
 use super::latency::{Meter, Timer};
 use super::observing::Observing;
 use super::options::ALLOCATION_ID;
-use super::replies::{Replies, SpareBuffers};
+use super::replies::Replies;
+use super::spare::SpareBuffers;
+use super::traffic::Traffic;
 use crate::codec::constants::command;
 use crate::codec::reply::{self, Mark};
 use crate::codec::request::RequestHeader;
 use crate::codec::{ReplyStyle, fault};
 use block::{Attempt, Device, Durability, Error, ErrorKind, Extent, Observer, Result};
-use checked::{RequestKind, RequestRefusal};
+use check::RequestRefusal;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
@@ -20,10 +22,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use waiting::{Answer, EXTENTS, PIECE, run};
 
-mod checked;
+mod check;
 mod waiting;
-
-pub(super) use checked::CheckedRequest;
 
 /// Replies of reads up to this length are gathered; longer ones are sent from their own buffer.
 const GATHERED: usize = 16 << 10;

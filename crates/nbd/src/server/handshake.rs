@@ -6,7 +6,7 @@
 use super::exports::{Exports, Peer, Session};
 use super::limits::ServerLimits;
 use super::options::{Channel, Negotiated, OptionOutcome};
-use super::passing::ConnectionRemainder;
+use super::remainder::ConnectionRemainder;
 use crate::codec::constants::option_reply::ERR_TOO_BIG;
 use crate::codec::option::{ClientFlags, OptionHeader, Reinstatement, put_greeting};
 use crate::codec::{Parsed, ReplyStyle};

@@ -9,7 +9,7 @@
 //! write) with its header, to the moment its answer was handed to the system or, for requests that
 //! waited for the device, was ready. Requests that failed are not counted.
 
-use super::counters::Traffic;
+use super::traffic::Traffic;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! What one client, and all of them, may take.
 
+use super::busy_poll::BusyPoll;
 use super::pace::Rates;
 use std::time::Duration;
 
@@ -40,30 +41,6 @@ pub struct ServerLimits {
     pub busy_poll: BusyPoll,
     /// How long a stop waits for requests in flight and for clients to take their replies.
     pub stop_deadline: Duration,
-}
-
-/// When a connection looks for the next request before it sleeps, and for how long at most. It finds out
-/// for how long that is worth it. Only connections that are alone on their thread look, one for every two
-/// processors at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BusyPoll {
-    /// It does not look.
-    Never,
-    /// While the machine has processors to spare, as is said by
-    /// [`Processors::set_spare`](super::Processors::set_spare).
-    WhileSpare(Duration),
-    /// Whatever else the machine does.
-    Always(Duration),
-}
-
-impl BusyPoll {
-    /// The longest that is looked.
-    pub const fn most(self) -> Duration {
-        match self {
-            Self::Never => Duration::ZERO,
-            Self::WhileSpare(most) | Self::Always(most) => most,
-        }
-    }
 }
 
 impl ServerLimits {

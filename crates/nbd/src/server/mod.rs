@@ -13,14 +13,17 @@
 //! | `options` | what is done with each option |
 //! | `negotiations` | who leaves when there are too many that negotiate |
 //! | `connection` | the request loop of one connection |
+//! | `checked` | a request that was found to be right |
 //! | `engine` | from requests to the device and back |
 //! | `attachments` | in which order clients attached to an export |
 //! | `busy_poll` | for how long the next request is looked for |
 //! | `order` | who goes first on a thread |
-//! | `input`, `replies` | the buffers of a connection |
+//! | `input`, `replies`, `spare` | the buffers of a connection |
+//! | `remainder` | what is left of a connection's streams |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `limits`, `pace`, `counters` | what clients may take, how fast, and what they took |
 //! | `complaints` | how often the log hears of clients that break the protocol |
+//! | `traffic` | requests and bytes |
 //! | `latency` | how long requests took |
 //! | `observing` | what a session's observer is told |
 
@@ -28,6 +31,7 @@ mod admission;
 mod attachments;
 mod budget;
 mod busy_poll;
+mod checked;
 mod complaints;
 mod connection;
 mod counters;
@@ -45,27 +49,32 @@ mod order;
 mod pace;
 mod passing;
 mod registered;
+mod remainder;
 mod replies;
 mod service;
+mod spare;
 mod stream;
 mod tls;
+mod traffic;
 
 #[cfg(test)]
 mod tests;
 
-pub use busy_poll::{Looker, Processors, Waits};
-pub use counters::{ClientCounters, ClientPace, Counters, ExportCounters, Traffic};
+pub use busy_poll::{BusyPoll, Looker, Processors, Waits};
+pub use counters::{ClientCounters, ClientPace, Counters, ExportCounters};
 pub use exports::{
     ExportSummary, Exports, Layered, Peer, Purpose, Session, SessionEnding, Transport,
 };
 pub use latency::{Latencies, Latency, TimedOperation};
-pub use limits::{BusyPoll, ServerLimits};
+pub use limits::ServerLimits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
 pub use order::TurnOrder;
 pub use pace::Rates;
-pub use passing::{Carrier, ConnectionRemainder, Interrupted, PassedConnection, Passing, Phase};
+pub use passing::{Carrier, Interrupted, PassedConnection, Passing, Phase};
+pub use remainder::ConnectionRemainder;
 pub use stream::{ConnectedSocket, Watch};
 pub use tls::{Credentials, Tls};
+pub use traffic::Traffic;
 
 use admission::{ConnectedClient, ConnectionSeat};
 use attachments::Attachments;

@@ -1,7 +1,7 @@
 //! What a session's observer is told: the requests of a batch in one call, with the times that were
 //! taken for the histograms anyway.
 
-use super::engine::CheckedRequest;
+use super::checked::CheckedRequest;
 use block::{Answered, Observer};
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use super::admission::ConnectionSeat;
 use super::budget::BudgetHold;
 use super::handshake::Agreed;
 use super::listener::Accepted;
+use super::remainder::ConnectionRemainder;
 use super::stream::ConnectedSocket;
 use super::{Peer, Purpose, Server, SessionEnding, Tls};
 use crate::codec::ReplyStyle;
@@ -71,17 +72,6 @@ impl fmt::Debug for PassedConnection {
             .field("carried", &carrier.is_some())
             .finish()
     }
-}
-
-/// What of a connection was received and not taken, or is to be sent and was not.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ConnectionRemainder {
-    /// What was received and not taken; it may end in the middle of a request.
-    pub received: Vec<u8>,
-    /// What the client has not taken of its answers.
-    pub unsent: Vec<u8>,
-    /// Bytes to skip of what was received, or will be: the payload of a request that was refused.
-    pub skip: u64,
 }
 
 /// A session with nothing in flight.

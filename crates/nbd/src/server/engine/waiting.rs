@@ -1,6 +1,6 @@
 //! A request that has to wait, done piece by piece: others have their turn between two.
 
-use super::checked::{CheckedRequest, RequestKind};
+use crate::server::checked::{CheckedRequest, RequestKind};
 use block::{Device, Durability, Error, Extent, Result, Span};
 
 /// Longer reads and writes are done in pieces of this length, between which others have their turn.
