@@ -93,6 +93,23 @@ impl Nexus {
         }
     }
 
+    /// What a command to a unit that is not there is answered.
+    pub fn absent(command: Result<Command, Sense>) -> CommandOutcome {
+        match command {
+            Ok(Command::Inquiry { page: None, room }) => {
+                let mut data = Identity::standard();
+                data[0] = 0x7f;
+                data.truncate(room as usize);
+                CommandOutcome::Good(data)
+            }
+            Ok(Command::RequestSense { descriptors, room }) => {
+                CommandOutcome::Good(sense_data(&Sense::NO_UNIT, descriptors, room))
+            }
+            Ok(Command::ReportLuns { select, room }) => report_luns(select, room).into(),
+            _ => CommandOutcome::Failed(Sense::NO_UNIT),
+        }
+    }
+
     /// Whether the reservations allow it.
     fn may(&self, command: &Command) -> bool {
         let access = match command {
@@ -201,14 +218,14 @@ fn cut(data: Result<Vec<u8>, Sense>, room: u32) -> CommandOutcome {
 }
 
 /// Sense data as REQUEST SENSE returns it.
-pub(super) fn sense_data(sense: &Sense, descriptors: bool, room: u32) -> Vec<u8> {
+fn sense_data(sense: &Sense, descriptors: bool, room: u32) -> Vec<u8> {
     let mut data = if descriptors { sense.descriptors() } else { sense.fixed().to_vec() };
     data.truncate(room as usize);
     data
 }
 
 /// The logical units of a target: the one at 0.
-pub(super) fn report_luns(select: u8, room: u32) -> Result<Vec<u8>, Sense> {
+fn report_luns(select: u8, room: u32) -> Result<Vec<u8>, Sense> {
     let count = match select {
         0 | 2 => 1,
         1 => 0, // well-known units

@@ -1,8 +1,8 @@
 //! A logical unit as all its initiators share it, and one initiator's use of it.
 
+use super::Sense;
 use super::identity::Identity;
 use super::reservations::{Notice, Refused, Reservations};
-use super::{CommandOutcome, Sense};
 use async_trait::async_trait;
 use block::{Device, Result};
 use parking_lot::Mutex;
@@ -217,26 +217,6 @@ impl Nexus {
     pub fn leave(&self) {
         if self.unit.is_reserved() {
             self.unit.reservations(|all| all.forget(&self.port));
-        }
-    }
-
-    /// What a command to a unit that is not there is answered.
-    pub fn absent(command: std::result::Result<super::Command, Sense>) -> CommandOutcome {
-        use super::Command;
-        match command {
-            Ok(Command::Inquiry { page: None, room }) => {
-                let mut data = Identity::standard();
-                data[0] = 0x7f;
-                data.truncate(room as usize);
-                CommandOutcome::Good(data)
-            }
-            Ok(Command::RequestSense { descriptors, room }) => {
-                CommandOutcome::Good(super::execute::sense_data(&Sense::NO_UNIT, descriptors, room))
-            }
-            Ok(Command::ReportLuns { select, room }) => {
-                super::execute::report_luns(select, room).into()
-            }
-            _ => CommandOutcome::Failed(Sense::NO_UNIT),
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use super::input::PduBuffer;
 use super::registry::{SessionKey, SessionOrder};
-use super::session::{FullFeatureSession, Phase};
+use super::session::{FullFeatureSession, Phase, SessionEnd, WINDOW};
 use super::{Counted, Inner};
 use crate::chap::CHALLENGE;
 use crate::codec::response::{self, Counts, Output};
 use crate::codec::{Digests, PduCut, RequestPdu, cut};
 use crate::login::{Agreed, Login, LoginRefusal, SessionType};
+use crate::name;
 use crate::scsi::Unit;
 use crate::targets::{Attachment, Initiator, SessionEnding};
-use crate::{codec, name};
 use block::{Error, ErrorKind, Result};
 use nbd::server::ConnectedSocket;
 use rustix::net::sockopt;
@@ -24,9 +24,6 @@ use tokio::sync::watch;
 /// The longest data segment of a login request, in bytes: that of every connection before it is
 /// negotiated.
 const LOGIN_SEGMENT: usize = 8192;
-
-/// How long an initiator is asked to take until it logs out, in seconds.
-const LEAVE_SECONDS: u16 = 3;
 
 /// A login on its way, with the numbers that its answers carry.
 struct Answering {
@@ -175,19 +172,6 @@ async fn unit_of(
     Err(refusal)
 }
 
-/// How a session came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SessionEnd {
-    /// The initiator logged out.
-    LoggedOut,
-    /// It closed its connection.
-    Closed,
-    /// It began the session anew.
-    Reinstated,
-    /// The server stops.
-    Stopped,
-}
-
 async fn close(
     attachment: Box<dyn Attachment>,
     ended: &Result<SessionEnd>,
@@ -303,8 +287,7 @@ async fn log_in(
             answering.isid = request.isid;
             answering.counts.exp_cmd_sn = request.cmd_sn;
         }
-        answering.counts.max_cmd_sn =
-            answering.counts.exp_cmd_sn.wrapping_add(super::session::WINDOW - 1);
+        answering.counts.max_cmd_sn = answering.counts.exp_cmd_sn.wrapping_add(WINDOW - 1);
         match received {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(answer) if answer.done => {
@@ -320,14 +303,3 @@ async fn log_in(
         }
     }
 }
-
-/// For how long an initiator that was asked to log out may stay.
-pub(super) const fn leave_seconds() -> u16 {
-    LEAVE_SECONDS
-}
-
-/// What a connection takes at a time, in bytes.
-pub(super) const SEGMENT: usize = crate::login::RECEIVE as usize;
-
-/// The tag of nothing.
-pub(super) const NO_TAG: u32 = codec::NO_TAG;

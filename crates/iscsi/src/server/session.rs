@@ -7,14 +7,13 @@ mod observed;
 
 use super::Inner;
 use super::busy_poll::BusyPolling;
-use super::connection::{NO_TAG, SEGMENT, SessionEnd};
 use super::input::PduBuffer;
 use super::tasks::{Task, TaskStep};
 use super::text::Answers;
 use crate::codec::request::{CommandPdu, DataOut, Simple};
 use crate::codec::response::{self, Counts, Output, Residual};
-use crate::codec::{HEADER, Pdu, PduCut, RequestPdu, StreamFault, cut};
-use crate::login::{Agreed, Parameters};
+use crate::codec::{HEADER, NO_TAG, Pdu, PduCut, RequestPdu, StreamFault, cut};
+use crate::login::{Agreed, Parameters, RECEIVE};
 use crate::scsi::{Command, CommandOutcome, Nexus, Sense, Status};
 use crate::targets::Initiator;
 use block::{Error, Observer, Result};
@@ -35,6 +34,8 @@ use tokio::time::Instant;
 pub(super) const WINDOW: u32 = 64;
 /// Commands outside of the window at a time.
 const IMMEDIATE: usize = 8;
+/// The longest data segment that is taken, in bytes.
+const SEGMENT: usize = RECEIVE as usize;
 /// Bytes of data that was asked for, or is on its way back, at a time; more waits.
 const IN_FLIGHT: usize = 16 << 20;
 /// Bytes on their way to the initiator beyond which nothing more is taken from it.
@@ -62,6 +63,19 @@ pub(super) enum Phase {
         /// How fast its client may go.
         pace: Option<ClientPace>,
     },
+}
+
+/// How a session came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionEnd {
+    /// The initiator logged out.
+    LoggedOut,
+    /// It closed its connection.
+    Closed,
+    /// It began the session anew.
+    Reinstated,
+    /// The server stops.
+    Stopped,
 }
 
 /// A command that is carried out.

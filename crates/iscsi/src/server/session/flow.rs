@@ -1,9 +1,8 @@
 //! What a session waits for, and what it does next.
 
-use super::{FullFeatureSession, Phase, UNSENT};
+use super::{FullFeatureSession, Phase, SessionEnd, UNSENT};
 use crate::codec::response::{self, Output};
 use crate::server::busy_poll::BusyPolling;
-use crate::server::connection::{SessionEnd, leave_seconds};
 use crate::server::input::PduBuffer;
 use crate::server::registry::SessionOrder;
 use block::{Error, Result};
@@ -19,6 +18,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// How long an initiator is asked to take until it logs out, in seconds.
+const LEAVE_SECONDS: u16 = 3;
 
 impl FullFeatureSession<'_> {
     /// Serves the initiator until the session ends. Commands may be under way still.
@@ -100,7 +102,7 @@ impl FullFeatureSession<'_> {
                     return Ok(if ended.is_ok() { SessionEnd::Reinstated } else { SessionEnd::Stopped });
                 }
                 _ = &mut stopped, if !leaving => {
-                    let seconds = leave_seconds();
+                    let seconds = LEAVE_SECONDS;
                     let counts = self.counts();
                     self.output.put(response::please_log_out(seconds, counts), &[]);
                     patience.as_mut().reset(Instant::now() + Duration::from_secs(seconds.into()));
