@@ -495,7 +495,7 @@ async fn who_waits_for_the_server_in_its_negotiation_keeps_its_place() {
     let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
     let mut patient = says(port, b"\0\0\0\x03IHAVEOPT\0\0\0\x06\0\0\0\x06\0\0\0\0\0\0").await;
     // Until the server has received it and is at work.
-    while !daemon.server.inner.negotiations.all_are_served() {
+    while !daemon.server.state.negotiations.all_are_served() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     pass(HOUR / 6).await;

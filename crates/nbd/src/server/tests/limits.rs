@@ -4,7 +4,7 @@
 use super::rig::{Prober, Rig, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::admission::ConnectionSeat;
+use crate::server::admission::seat::ConnectionSeat;
 use crate::server::{Peer, Rates, ServerLimits, TimedOperation};
 use block::Memory;
 use std::time::Duration;
@@ -152,7 +152,7 @@ async fn a_connection_that_is_refused_behind_its_certificate_does_not_count_as_a
     let rig = Rig::with(Memory::new(SIZE), limits);
     let counted = || (rig.server.counters().accepted, rig.server.counters().refused);
     let peer = Peer::tcp(([10, 0, 0, 1], 1).into());
-    let place = || ConnectionSeat::take(&rig.server.inner, &peer).unwrap();
+    let place = || ConnectionSeat::take(&rig.server.state, &peer).unwrap();
     let first = place();
     first.sit_down(&peer.clone().certified("a".to_owned())).unwrap();
     let second = place();

@@ -3,7 +3,7 @@
 use super::rig::{Prober, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::budget::{BudgetHold, FREE};
+use crate::server::schedule::budget::{BudgetHold, FREE};
 use crate::server::{
     ExportSummary, Exports, Listener, PassedConnection, Peer, Phase, Purpose, Server, ServerLimits,
     Session, SessionEnding,
@@ -338,7 +338,7 @@ async fn what_a_passed_client_does_not_take_is_a_part_of_the_memory_that_all_may
     let (_phase, phases) = watch::channel(Phase::Serving);
     let mut tasks = JoinSet::new();
     tasks.spawn(server.serve_passed(passed, phases, None, || {}));
-    let is_free = |bytes: u64| BudgetHold::new(&server.inner.budget).covers(FREE + bytes);
+    let is_free = |bytes: u64| BudgetHold::new(&server.state.budget).covers(FREE + bytes);
     let until = async |bytes: u64, free: bool| {
         let changed = async {
             while is_free(bytes) != free {

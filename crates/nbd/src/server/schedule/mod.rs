@@ -1,0 +1,15 @@
+//! Who goes first, and how much each may hold: knows nothing of the protocol.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `order` | who goes first on a thread |
+//! | `busy_poll` | for how long the next request is looked for |
+//! | `budget` | the bytes that all connections together may hold |
+//! | `spare` | buffers that are kept for reuse |
+//! | `pace` | how fast a client may go |
+
+pub(super) mod budget;
+pub(super) mod busy_poll;
+pub(super) mod order;
+pub(super) mod pace;
+pub(super) mod spare;

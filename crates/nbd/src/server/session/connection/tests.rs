@@ -1,0 +1,453 @@
+//! Connections polled by hand.
+
+use super::*;
+use crate::codec::ReplyStyle;
+use crate::server::counters::registry::{CounterRegistry, Share};
+use crate::server::schedule::budget::Budget;
+use crate::server::schedule::pace::Rates;
+use crate::server::sockets::stream::ConnectedSocket;
+use async_trait::async_trait;
+use block::{Attempt, Device, Durability, Extent, Memory, Span, ZeroMode};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+fn terms(device: impl Device + 'static) -> EngineSetup {
+    EngineSetup {
+        device: Arc::new(device),
+        export: "disk".to_owned(),
+        style: ReplyStyle::Simple,
+        allocation: false,
+        max_request: 32 << 20,
+        in_flight_bytes: 16 << 20,
+        budget: Budget::new(1 << 30),
+        part: Budget::new(1 << 30),
+        meter: Arc::default(),
+        observer: None,
+    }
+}
+
+const STALL: Duration = Duration::from_secs(30);
+const LEN: usize = 200;
+
+fn read_request(cookie: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let request =
+        RequestHeader { flags: 0, command: command::READ, cookie, offset: 0, len: LEN as u64 };
+    request.put(ReplyStyle::Simple, &mut out);
+    out
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
+    let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
+    let terms = terms(Memory::new(1 << 20));
+    let mut connection =
+        Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
+    let out: Vec<u8> = (0..3000).flat_map(read_request).collect();
+    client.write_all(&out).await.unwrap();
+    let mut replies = vec![0; 3000 * 216];
+    for (time, grown) in [(1, true), (3, true), (7, false)] {
+        let poll = std::future::poll_fn(|cx| connection.poll(cx));
+        assert!(tokio::time::timeout(Duration::from_secs(time), poll).await.is_err());
+        assert_eq!(connection.input.is_grown(), grown);
+        assert_eq!(connection.engine.replies.is_grown(), grown);
+    }
+    client.read_exact(&mut replies).await.unwrap();
+    assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
+}
+
+/// A client as quick as can be: while it is quick, its next request is there before it has the answer.
+struct Quick {
+    client: UnixStream,
+    quick: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Device for Quick {
+    fn size(&self) -> u64 {
+        1 << 20
+    }
+    fn try_read(&self, _: Span, buf: &mut [u8]) -> Result<Attempt> {
+        buf.fill(0);
+        if self.quick.load(Relaxed) {
+            (&self.client).write_all(&read_request(7)).unwrap();
+        }
+        Ok(Attempt::Done)
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.try_read(span, buf).map(drop)
+    }
+    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, _: Span, _: usize) -> Result<Vec<Extent>> {
+        Ok(Vec::new())
+    }
+}
+
+/// The client's side of a connection.
+struct Client {
+    socket: UnixStream,
+    quick: Arc<AtomicBool>,
+}
+
+/// Both sides, and what the server's needs.
+fn pair() -> (Client, ConnectedSocket, Quick) {
+    let (socket, theirs) = UnixStream::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let quick = Arc::new(AtomicBool::new(false));
+    let device = Quick { client: socket.try_clone().unwrap(), quick: Arc::clone(&quick) };
+    (Client { socket, quick }, ConnectedSocket::new(theirs.into()), device)
+}
+
+impl Client {
+    fn ask(&self) {
+        (&self.socket).write_all(&read_request(7)).unwrap();
+    }
+
+    /// How many answers are there.
+    fn answers(&self) -> usize {
+        let mut buf = vec![0; (LEN + 16) * (TURNS + 1)];
+        match (&self.socket).read(&mut buf) {
+            Ok(got) => got / (LEN + 16),
+            Err(_) => 0,
+        }
+    }
+}
+
+type Served<'a> = Connection<'a, ConnectedSocket>;
+
+fn served<'a>(
+    stream: &'a mut ConnectedSocket,
+    device: Quick,
+    share: &'a Share,
+    processors: &'a Processors,
+) -> Served<'a> {
+    let watch = stream.watch();
+    let mut connection =
+        Connection::new(stream, terms(device), STALL, share, ConnectionRemainder::default());
+    connection.notice(Some(watch));
+    connection.look(BusyPoll::Always(Duration::from_millis(10)), processors);
+    connection
+}
+
+/// Polls it once; gives the end, if it has come.
+async fn poll_once(connection: &mut Served<'_>) -> Option<ConnectionEnd> {
+    std::future::poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(end) => Poll::Ready(Some(end)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Polls it until there are answers; gives how many the last poll brought.
+async fn answered(connection: &mut Served<'_>, client: &Client) -> usize {
+    loop {
+        assert!(poll_once(connection).await.is_none());
+        match client.answers() {
+            0 => tokio::task::yield_now().await,
+            answers => return answers,
+        }
+    }
+}
+
+/// One request after the other, until the connection is known to be alone.
+async fn warm_up(connection: &mut Served<'_>, client: &Client) {
+    for _ in 0..20 {
+        client.ask();
+        assert_eq!(answered(connection, client).await, 1);
+    }
+}
+
+fn found(registry: &CounterRegistry) -> u64 {
+    registry.snapshot().total.busy_polled
+}
+
+// The clock stands, so that every wait is short.
+#[tokio::test(start_paused = true)]
+async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_turns() {
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &processors);
+    warm_up(&mut connection, &client).await;
+    assert_eq!(found(&registry), 0, "looking was in vain");
+    client.quick.store(true, Relaxed);
+    client.ask();
+    let mut all = 0;
+    for _ in 0..10 {
+        let answers = answered(&mut connection, &client).await;
+        assert!((2..=TURNS).contains(&answers), "{answers}");
+        all += answers as u64;
+    }
+    assert!(found(&registry) >= all - 10, "{} of {all}", found(&registry));
+
+    connection.stop();
+    assert!(matches!(poll_once(&mut connection).await, Some(ConnectionEnd::Stopped)), "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &processors);
+    let (other_client, mut other_stream, other_device) = pair();
+    let mut other = served(&mut other_stream, other_device, &share, &processors);
+    warm_up(&mut connection, &client).await;
+    client.quick.store(true, Relaxed);
+
+    let looks = processors.take(BusyPoll::Always(Duration::MAX));
+    client.ask();
+    for _ in 0..20 {
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0, "another one looks");
+    drop(looks);
+    for _ in 0..20 {
+        other_client.ask();
+        assert_eq!(answered(&mut other, &other_client).await, 1);
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0, "another one is at work");
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    assert!(found(&registry) > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &processors);
+    connection.look(BusyPoll::WhileSpare(Duration::from_millis(10)), &processors);
+    warm_up(&mut connection, &client).await;
+    client.quick.store(true, Relaxed);
+    client.ask();
+    for _ in 0..20 {
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0);
+    processors.set_spare(1);
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    let all = found(&registry);
+    assert!(all > 0);
+    processors.set_spare(0);
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    assert!(found(&registry) <= all + 1, "those of the turn that was under way");
+}
+
+#[tokio::test]
+async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &processors);
+    for _ in 0..3 {
+        warm_up(&mut connection, &client).await;
+        client.quick.store(true, Relaxed);
+        client.ask();
+        for _ in 0..10 {
+            answered(&mut connection, &client).await;
+        }
+        client.quick.store(false, Relaxed);
+        while poll_once(&mut connection).await.is_none() && client.answers() > 0 {}
+        // Now it sleeps, and has to be woken.
+        client.ask();
+        let woken = std::future::poll_fn(|cx| {
+            assert!(connection.poll(cx).is_pending());
+            if client.answers() > 0 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        tokio::time::timeout(Duration::from_secs(20), woken).await.expect("it was not heard");
+    }
+}
+
+#[tokio::test]
+async fn a_client_on_another_thread_is_found_and_answered() {
+    const REQUESTS: u64 = 5000;
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &processors);
+    // Longer than anybody waits: it finds the client at last, on the slowest machine.
+    connection.look(BusyPoll::Always(Duration::from_secs(2)), &processors);
+    client.socket.set_nonblocking(false).unwrap();
+    let asking = block::offload(move || {
+        let mut reply = [0; LEN + 16];
+        for cookie in 0..REQUESTS {
+            (&client.socket).write_all(&read_request(cookie)).unwrap();
+            (&client.socket).read_exact(&mut reply).unwrap();
+            assert_eq!(reply[8..16], cookie.to_be_bytes());
+        }
+        client.socket.shutdown(Shutdown::Both).unwrap(); // the device has it, too
+        Ok(())
+    });
+    let serving = std::future::poll_fn(|cx| connection.poll(cx));
+    let (end, asked) = tokio::join!(serving, asking);
+    asked.unwrap();
+    assert!(matches!(end, ConnectionEnd::Vanished));
+    assert!(found(&registry) > 0);
+    assert_eq!(registry.snapshot().total.reads, REQUESTS);
+}
+
+/// Sends so many requests, which wakes the connection at once.
+async fn ask(client: &mut DuplexStream, requests: u64) {
+    let out: Vec<u8> = (0..requests).flat_map(read_request).collect();
+    client.write_all(&out).await.unwrap();
+}
+
+/// Polls it once; gives how many answers that brought.
+async fn answers_of_a_poll(
+    connection: &mut Connection<'_, DuplexStream>,
+    client: &mut DuplexStream,
+) -> usize {
+    tokio::task::yield_now().await; // the runtime allows a task only so much at a time
+    // Not the runtime's: that of a test's own task is not known again by its clones.
+    let waker = Waker::noop().clone();
+    assert!(connection.poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut buf = vec![0; 64 << 10];
+    let read = std::pin::pin!(client.read(&mut buf));
+    match futures::poll!(read) {
+        Poll::Ready(got) => got.unwrap() / (LEN + 16),
+        Poll::Pending => 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_waits() {
+    const MANY: usize = 32;
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
+    let start = |stream| {
+        let terms = terms(Memory::new(1 << 20));
+        Connection::new(stream, terms, STALL, &share, ConnectionRemainder::default())
+    };
+    let (mut busy_client, mut busy_stream) = tokio::io::duplex(1 << 20);
+    let (mut calm_client, mut calm_stream) = tokio::io::duplex(1 << 20);
+    let (mut busy, mut calm) = (start(&mut busy_stream), start(&mut calm_stream));
+    for _ in 0..8 {
+        ask(&mut busy_client, MANY as u64).await;
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY, "nobody waits");
+        ask(&mut calm_client, 1).await;
+        assert_eq!(answers_of_a_poll(&mut calm, &mut calm_client).await, 1);
+    }
+    for _ in 0..3 {
+        ask(&mut calm_client, 1).await;
+        ask(&mut busy_client, MANY as u64).await;
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, 0);
+        assert_eq!(answers_of_a_poll(&mut calm, &mut calm_client).await, 1);
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
+    }
+    // The one that waits ends.
+    ask(&mut calm_client, 1).await;
+    ask(&mut busy_client, MANY as u64).await;
+    assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, 0);
+    drop(calm);
+    assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
+}
+
+/// A device whose map takes long to go through: counts how often that was asked for.
+struct Fine {
+    bytes: Memory,
+    asked: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Device for Fine {
+    fn size(&self) -> u64 {
+        self.bytes.size()
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.bytes.read(span, buf).await
+    }
+    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.asked.fetch_add(1, Relaxed);
+        self.bytes.extents(span, limit).await
+    }
+    async fn prefetch(&self, _: Span) -> Result<()> {
+        self.asked.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+/// Polls the connection until the client has `len` bytes; gives how often the device was asked in the
+/// poll that asked most.
+async fn most_asked_in_a_poll(
+    connection: &mut Connection<'_, DuplexStream>,
+    client: &mut DuplexStream,
+    asked: &AtomicUsize,
+    len: usize,
+) -> usize {
+    let (mut got, mut most) = (0, 0);
+    while got < len {
+        let before = asked.load(Relaxed);
+        std::future::poll_fn(|cx| Poll::Ready(connection.poll(cx).is_pending())).await;
+        most = most.max(asked.load(Relaxed) - before);
+        tokio::task::yield_now().await; // its wakes are kept until the runtime has been asked
+        let mut buf = vec![0; 64 << 10];
+        let read = std::pin::pin!(client.read(&mut buf));
+        if let Poll::Ready(read) = futures::poll!(read) {
+            got += read.unwrap();
+        }
+    }
+    most
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_turns() {
+    const BURST: u64 = 200;
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
+    // One piece each, and several.
+    for len in [1 << 20, 3 * (256 << 20)] {
+        for (command, reply) in [(command::CACHE, 20), (command::BLOCK_STATUS, 32)] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let device = Fine { bytes: Memory::new(1 << 30), asked: Arc::clone(&asked) };
+            let style = ReplyStyle::Structured;
+            let terms = EngineSetup { style, allocation: true, ..terms(device) };
+            let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+            let mut connection =
+                Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
+            let mut out = Vec::new();
+            for cookie in 0..BURST {
+                RequestHeader { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);
+            }
+            client.write_all(&out).await.unwrap();
+            let replies = BURST as usize * reply;
+            let most = most_asked_in_a_poll(&mut connection, &mut client, &asked, replies).await;
+            assert!((1..=8).contains(&most), "{most} times in one poll");
+        }
+    }
+}
