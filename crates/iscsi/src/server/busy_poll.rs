@@ -2,7 +2,7 @@
 //! ([`nbd::server::BusyPoll`]): after the answer of a single one, as long as its initiator's waits of late suggest.
 
 use super::Inner;
-use nbd::server::{BusyPoll, Looker, Processors, TurnOrder, Waits, Watch};
+use nbd::server::{BusyPoll, LoneReceiver, Looker, Processors, Waits, Watch};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ pub(super) struct BusyPolling<'a> {
     when: BusyPoll,
     watch: Watch,
     waits: Waits,
-    order: TurnOrder,
+    receiver: LoneReceiver,
     /// Commands that were taken since something was received.
     taken: u32,
     /// When the answer of a single command was sent, until the next one comes.
@@ -40,7 +40,7 @@ impl<'a> BusyPolling<'a> {
             when,
             watch,
             waits: Waits::new(when.most()),
-            order: TurnOrder::new(),
+            receiver: LoneReceiver::new(),
             taken: 0,
             answered: None,
             fresh: false,
@@ -64,7 +64,7 @@ impl<'a> BusyPolling<'a> {
     }
 
     fn would_look(&self) -> bool {
-        self.fresh && !self.waits.window().is_zero() && self.order.is_alone()
+        self.fresh && !self.waits.window().is_zero() && self.receiver.is_alone()
     }
 
     /// Whether others have to have their turn before the connection looks on.
@@ -92,7 +92,7 @@ impl<'a> BusyPolling<'a> {
             self.inner.counts.busy_polled.fetch_add(u64::from(received), Relaxed);
         }
         if received {
-            self.order.received();
+            self.receiver.received();
             if let Some(answered) = self.answered.take() {
                 self.waits.waited(answered.elapsed());
             }

@@ -32,7 +32,7 @@ pub use exports::{
     ExportSummary, Exports, Layered, Peer, Purpose, Session, SessionEnding, Transport,
 };
 pub use schedule::busy_poll::{BusyPoll, Looker, Processors, Waits};
-pub use schedule::order::TurnOrder;
+pub use schedule::lone_receiver::LoneReceiver;
 pub use schedule::pace::Rates;
 pub use serving::Server;
 pub use session::passing::{Carrier, Interrupted, PassedConnection, Passing, Phase};

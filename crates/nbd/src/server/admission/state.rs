@@ -8,6 +8,7 @@ use crate::server::counters::registry::CounterRegistry;
 use crate::server::exports::Exports;
 use crate::server::schedule::budget::Budget;
 use crate::server::schedule::busy_poll::Processors;
+use crate::server::schedule::order::LightCounts;
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,8 @@ pub(in crate::server) struct ServerState {
     pub(in crate::server) registry: CounterRegistry,
     pub(in crate::server) budget: Arc<Budget>,
     pub(in crate::server) processors: Processors,
+    /// Who waits for a turn.
+    pub(in crate::server) light: LightCounts,
     pub(in crate::server) negotiations: Negotiations,
     pub(in crate::server) attachments: Arc<Attachments>,
     pub(in crate::server) complaints: Complaints,
@@ -45,6 +48,7 @@ impl ServerState {
             budget: Budget::new(limits.budget()),
             limits: Mutex::new(Arc::new(limits)),
             processors: Processors::new(processors),
+            light: LightCounts::default(),
             negotiations: Negotiations::default(),
             attachments: Arc::default(),
             complaints: Complaints::default(),

@@ -3,6 +3,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `order` | who goes first on a thread |
+//! | `lone_receiver` | which connection alone receives on its thread |
 //! | `busy_poll` | for how long the next request is looked for |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `spare` | buffers that are kept for reuse |
@@ -10,6 +11,7 @@
 
 pub(super) mod budget;
 pub(super) mod busy_poll;
+pub(super) mod lone_receiver;
 pub(super) mod order;
 pub(super) mod pace;
 pub(super) mod spare;

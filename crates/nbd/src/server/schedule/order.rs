@@ -1,4 +1,4 @@
-//! Who has been at work on a thread, and who goes first there.
+//! Who goes first on a thread.
 //!
 //! The runtime polls the connections of a thread in the order in which they were woken, but for the
 //! last one, which it polls next. One with many requests in flight takes long, and with some of them a
@@ -9,13 +9,17 @@
 //! Threads share no more than the count of a connection that another one took. All of it decides who
 //! goes first and nothing else: nothing waits for a count, and a wake is passed on whatever they say, so
 //! that no order between the atomics is needed.
+//!
+//! The counts are the server's ([`LightCounts`]). Which of them is a thread's stays a thread-local, numbered
+//! by a counter of the process: whoever wakes a connection must find it without a lock or a look-up, and a
+//! thread serves whichever servers there are.
 
 #[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Wake, Waker};
 
 /// How often a connection steps aside before it works. Each time the others of its thread have a turn,
@@ -25,50 +29,55 @@ use std::task::{Context, Wake, Waker};
 const STEPS: u32 = 16;
 /// Who usually has no more to do each time that it is woken, in units of work, goes first.
 const LIGHT: u64 = 8;
-/// Turns in a row until a connection counts as alone on its thread.
-const ALONE: u32 = 16;
-
-/// What happened on this thread.
-struct ThreadTurns {
-    /// Who received last, and how many times in a row.
-    last: Cell<u64>,
-    row: Cell<u32>,
-    /// Where those are counted that are woken here: its slot, or [`QUEUED`] for nowhere while it has
-    /// polled nobody, as with the threads that wait for disks.
-    slot: Cell<usize>,
-}
 
 thread_local! {
-    static HERE: ThreadTurns =
-        const { ThreadTurns { last: Cell::new(0), row: Cell::new(0), slot: Cell::new(QUEUED) } };
+    /// The slot where those are counted that are woken on this thread, or [`QUEUED`] for nowhere while it has
+    /// polled nobody, as with the threads that wait for disks.
+    static SLOT: Cell<usize> = const { Cell::new(QUEUED) };
 }
 
-impl ThreadTurns {
-    /// The slot of a thread that polls connections.
-    fn slot(&self) -> usize {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        if self.slot.get() == QUEUED {
-            self.slot.set(THREADS.fetch_add(1, Relaxed) % SLOTS);
+/// The slot of this thread, which polls connections.
+fn own_slot() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    SLOT.with(|slot| {
+        if slot.get() == QUEUED {
+            slot.set(THREADS.fetch_add(1, Relaxed) % SLOTS);
         }
-        self.slot.get()
-    }
+        slot.get()
+    })
 }
 
 /// Connections with little to do that were woken on one thread and have not been polled yet; on several
 /// when there were more threads than slots, and then some step aside in vain. Below zero for a moment
 /// when one is polled before the thread that woke it has counted it. A cache line.
+#[derive(Debug, Default)]
 #[repr(align(64))]
 struct WokenCount(AtomicIsize);
 
 /// In tests every thread has its own.
 const SLOTS: usize = if cfg!(test) { 4096 } else { 64 };
 
-static WAITING: [WokenCount; SLOTS] = [const { WokenCount(AtomicIsize::new(0)) }; SLOTS];
+/// The counts of one server, a slot for each thread. Clones are the same ones.
+#[derive(Debug, Clone)]
+pub(in crate::server) struct LightCounts(Arc<[WokenCount]>);
 
-/// Counts so many more where `state` is a slot.
-fn count(state: usize, more: isize) {
-    if let Some(waiting) = WAITING.get(state) {
-        waiting.0.fetch_add(more, Relaxed);
+impl Default for LightCounts {
+    fn default() -> Self {
+        Self((0..SLOTS).map(|_| WokenCount::default()).collect())
+    }
+}
+
+impl LightCounts {
+    /// Counts so many more where `state` is a slot.
+    fn count(&self, state: usize, more: isize) {
+        if let Some(waiting) = self.0.get(state) {
+            waiting.0.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// How many are counted in the slot.
+    fn waiting(&self, slot: usize) -> isize {
+        self.0.get(slot).map_or(0, |waiting| waiting.0.load(Relaxed))
     }
 }
 
@@ -80,6 +89,7 @@ const CLOSED: usize = usize::MAX - 2;
 /// Wakes a connection's task, and counts it until it is polled if it has little to do.
 struct ConnectionWaker {
     task: Waker,
+    counts: LightCounts,
     /// Idle; woken and not polled since, counted in a slot or not; or out of use.
     state: AtomicUsize,
     /// It has little to do.
@@ -87,8 +97,8 @@ struct ConnectionWaker {
 }
 
 impl ConnectionWaker {
-    fn new(task: Waker, light: bool) -> Self {
-        Self { task, state: AtomicUsize::new(IDLE), light: AtomicBool::new(light) }
+    fn new(task: Waker, counts: LightCounts, light: bool) -> Self {
+        Self { task, counts, state: AtomicUsize::new(IDLE), light: AtomicBool::new(light) }
     }
 
     /// Its task is polled; whether it was woken by this.
@@ -99,16 +109,16 @@ impl ConnectionWaker {
     /// Sets a state that is counted nowhere; gives the one before.
     fn change(&self, state: usize) -> usize {
         let before = self.state.swap(state, Relaxed);
-        count(before, -1);
+        self.counts.count(before, -1);
         before
     }
 
     /// Its task is woken. Who is queued already stays where it is counted, and who is closed closed.
     fn woken(&self) {
         let light = self.light.load(Relaxed);
-        let state = if light { HERE.with(|here| here.slot.get()) } else { QUEUED };
+        let state = if light { SLOT.get() } else { QUEUED };
         if self.state.compare_exchange(IDLE, state, Relaxed, Relaxed).is_ok() {
-            count(state, 1);
+            self.counts.count(state, 1);
         }
     }
 }
@@ -125,9 +135,8 @@ impl Wake for ConnectionWaker {
 }
 
 /// One connection's part in the order.
-pub struct TurnOrder {
-    /// Tells those that are there apart.
-    number: u64,
+pub(in crate::server) struct TurnOrder {
+    counts: LightCounts,
     place: Option<(Arc<ConnectionWaker>, Waker)>,
     /// What it had to do each time of late, in sixteenths of a unit.
     usual: u64,
@@ -135,11 +144,9 @@ pub struct TurnOrder {
 }
 
 impl TurnOrder {
-    /// That of a new connection, which counts as one with little to do.
-    #[allow(clippy::new_without_default, reason = "each one is another connection's")]
-    pub fn new() -> Self {
-        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-        Self { number: CONNECTIONS.fetch_add(1, Relaxed), place: None, usual: 0, steps: 0 }
+    /// The part of a new connection of the server with these counts; it counts as one with little to do.
+    pub(in crate::server) fn new(counts: &LightCounts) -> Self {
+        Self { counts: counts.clone(), place: None, usual: 0, steps: 0 }
     }
 
     /// What wakes the connection.
@@ -150,7 +157,11 @@ impl TurnOrder {
             return waker.clone();
         }
         self.leave();
-        let place = Arc::new(ConnectionWaker::new(cx.waker().clone(), self.is_light()));
+        let place = Arc::new(ConnectionWaker::new(
+            cx.waker().clone(),
+            self.counts.clone(),
+            self.is_light(),
+        ));
         let waker = Waker::from(Arc::clone(&place));
         self.place = Some((place, waker.clone()));
         waker
@@ -161,8 +172,7 @@ impl TurnOrder {
     pub(in crate::server) fn steps_aside(&mut self) -> bool {
         let Some((place, waker)) = &self.place else { return false };
         let woken = place.polled();
-        let slot = HERE.with(ThreadTurns::slot);
-        let waits = WAITING[slot].0.load(Relaxed) > 0;
+        let waits = self.counts.waiting(own_slot()) > 0;
         if !woken || self.is_light() || self.steps == STEPS || !waits {
             self.steps = 0;
             return false;
@@ -191,20 +201,6 @@ impl TurnOrder {
 
     fn is_light(&self) -> bool {
         self.usual <= 16 * LIGHT
-    }
-
-    /// The connection received something.
-    pub fn received(&self) {
-        HERE.with(|here| {
-            let again = here.last.replace(self.number) == self.number;
-            let row = if again { here.row.get() } else { 0 };
-            here.row.set(row.saturating_add(1));
-        });
-    }
-
-    /// Whether it was the only one on this thread that received anything of late.
-    pub fn is_alone(&self) -> bool {
-        HERE.with(|here| here.last.get() == self.number && here.row.get() >= ALONE)
     }
 }
 

@@ -27,6 +27,7 @@ use crate::codec::request::RequestHeader;
 use crate::codec::{Parsed, ReplyStyle};
 use crate::server::counters::registry::Share;
 use crate::server::schedule::busy_poll::{BusyPoll, Processors, Waits};
+use crate::server::schedule::lone_receiver::LoneReceiver;
 use crate::server::schedule::order::TurnOrder;
 use crate::server::sockets::stream::Watch;
 use block::{Error, Result};
@@ -136,6 +137,7 @@ pub(super) struct Connection<'a, S> {
     /// When the client was seen to have closed its side while it is held back.
     side_closed: Option<Instant>,
     order: TurnOrder,
+    receiver: LoneReceiver,
     /// Requests that were taken since something was received.
     taken: u32,
     /// Work that was taken since the connection was polled.
@@ -159,6 +161,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         stall_deadline: Duration,
         share: &'a Share,
         rest: ConnectionRemainder,
+        order: TurnOrder,
     ) -> Self {
         let mut engine = Engine::new(terms);
         engine.owe(&rest.unsent);
@@ -187,7 +190,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             doubt: Supersession::None,
             drained: false,
             side_closed: None,
-            order: TurnOrder::new(),
+            order,
+            receiver: LoneReceiver::new(),
             taken: 0,
             work: 0,
             waits: Waits::new(Duration::ZERO),

@@ -22,6 +22,7 @@ use crate::server::admission::seat::ConnectionSeat;
 use crate::server::admission::state::ServerState;
 use crate::server::exports::{Peer, Purpose, SessionEnding};
 use crate::server::schedule::budget::BudgetHold;
+use crate::server::schedule::order::TurnOrder;
 use crate::server::sockets::listener::Accepted;
 use crate::server::sockets::stream::ConnectedSocket;
 use crate::server::sockets::tls::Tls;
@@ -274,7 +275,8 @@ impl ConnectionSeat {
         };
         let work = async {
             let stall = limits.stall_deadline;
-            let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
+            let order = TurnOrder::new(&self.state.light);
+            let mut connection = Connection::new(&mut stream, terms, stall, &share, rest, order);
             connection.notice(self.watch.clone());
             connection.look(limits.busy_poll, &self.state.processors);
             connection.follow(older);

@@ -67,6 +67,7 @@ impl Member {
 
 /// A thread with its connections.
 struct Thread {
+    counts: LightCounts,
     ready: Arc<Mutex<Ready>>,
     members: Vec<Member>,
 }
@@ -74,8 +75,9 @@ struct Thread {
 impl Thread {
     /// Each connection usually has so much to do.
     fn new(usual: &[u64]) -> Self {
-        counted(); // as after the first poll of all
-        let mut thread = Self { ready: Arc::default(), members: Vec::new() };
+        own_slot(); // as after the first poll of all
+        let counts = LightCounts::default();
+        let mut thread = Self { counts, ready: Arc::default(), members: Vec::new() };
         for (number, units) in usual.iter().enumerate() {
             let mut member = thread.member(number);
             member.waker();
@@ -86,7 +88,7 @@ impl Thread {
     }
 
     fn member(&self, number: usize) -> Member {
-        Member { order: TurnOrder::new(), task: self.task(number) }
+        Member { order: TurnOrder::new(&self.counts), task: self.task(number) }
     }
 
     fn task(&self, number: usize) -> Waker {
@@ -112,6 +114,11 @@ impl Thread {
         Some((number, aside))
     }
 
+    /// How many with little to do wait on this thread.
+    fn counted(&self) -> isize {
+        self.counts.waiting(own_slot())
+    }
+
     /// Polls the next one as the runtime does.
     fn poll_next(&mut self) -> Option<(usize, bool)> {
         self.poll(true, |_| {})
@@ -122,15 +129,6 @@ impl Thread {
         let polls = std::iter::from_fn(|| self.poll_next());
         polls.filter(|(_, aside)| !aside).map(|(number, _)| number).collect()
     }
-}
-
-/// How many with little to do wait on this thread.
-fn counted() -> isize {
-    counted_in(HERE.with(ThreadTurns::slot))
-}
-
-fn counted_in(slot: usize) -> isize {
-    WAITING[slot].0.load(Relaxed)
 }
 
 #[test]
@@ -154,10 +152,10 @@ fn one_that_is_polled_first_because_it_was_woken_last_steps_aside() {
     let mut thread = Thread::new(&[FEW, HEAVY]);
     for _ in 0..3 {
         thread.wake(&[0, 1, 0]);
-        assert_eq!(counted(), 1, "it is counted once");
+        assert_eq!(thread.counted(), 1, "it is counted once");
         assert_eq!(thread.poll_next(), Some((1, true)));
         assert_eq!(thread.poll_next(), Some((0, false)));
-        assert_eq!(counted(), 0);
+        assert_eq!(thread.counted(), 0);
         assert_eq!(thread.poll_next(), Some((1, false)), "nobody waits any more");
         assert_eq!(thread.poll_next(), None);
     }
@@ -177,7 +175,7 @@ fn who_steps_aside_works_after_some_times_whoever_waits() {
         assert_eq!(thread.poll_next(), Some((1, false)));
         assert_eq!(thread.poll_next(), None);
     }
-    assert_eq!(counted(), 1);
+    assert_eq!(thread.counted(), 1);
 }
 
 #[test]
@@ -187,18 +185,18 @@ fn nobody_waits_for_one_that_ended_or_that_another_task_has() {
     let old = thread.members[0].waker();
     thread.members[0].task = thread.task(0);
     thread.members[0].waker();
-    assert_eq!(counted(), 0, "its new task was not woken");
+    assert_eq!(thread.counted(), 0, "its new task was not woken");
     old.wake();
-    assert_eq!(counted(), 0, "nor is it by what woke the old one");
+    assert_eq!(thread.counted(), 0, "nor is it by what woke the old one");
     assert_eq!(thread.poll_next(), Some((1, false)));
 
     thread.wake(&[0, 1]);
-    assert_eq!(counted(), 1);
+    assert_eq!(thread.counted(), 1);
     let old = thread.members[0].waker();
     thread.members[0] = thread.member(0); // the other one ends
-    assert_eq!(counted(), 0);
+    assert_eq!(thread.counted(), 0);
     old.wake();
-    assert_eq!(counted(), 0, "a wake after the end");
+    assert_eq!(thread.counted(), 0, "a wake after the end");
     assert_eq!(thread.poll_next(), Some((1, false)));
 }
 
@@ -222,17 +220,17 @@ fn who_was_woken_on_another_thread_is_not_waited_for_here() {
     let waker = thread.members[0].waker();
     let elsewhere = std::thread::scope(|scope| {
         let polls_too = || {
-            let slot = HERE.with(ThreadTurns::slot);
+            let slot = own_slot();
             waker.wake_by_ref();
-            (slot, counted_in(slot))
+            (slot, thread.counts.waiting(slot))
         };
         scope.spawn(polls_too).join().unwrap()
     });
-    assert_eq!((elsewhere.1, counted()), (1, 0));
+    assert_eq!((elsewhere.1, thread.counted()), (1, 0));
     thread.wake(&[1]);
     assert_eq!(thread.poll_next(), Some((1, false)));
     assert_eq!(thread.poll_next(), Some((0, false)), "it is taken by this thread");
-    assert_eq!((counted_in(elsewhere.0), counted()), (0, 0));
+    assert_eq!((thread.counts.waiting(elsewhere.0), thread.counted()), (0, 0));
 }
 
 #[test]
@@ -242,13 +240,13 @@ fn threads_that_poll_nothing_take_no_slot_and_count_nobody() {
     let slot = std::thread::scope(|scope| {
         let only_wakes = || {
             waker.wake_by_ref();
-            HERE.with(|here| here.slot.get())
+            SLOT.get()
         };
         scope.spawn(only_wakes).join().unwrap()
     });
     assert_eq!(slot, QUEUED);
     thread.wake(&[0, 1]);
-    assert_eq!(counted(), 0, "it is queued there already");
+    assert_eq!(thread.counted(), 0, "it is queued there already");
     assert_eq!(thread.poll_next(), Some((1, false)));
     assert_eq!(thread.poll_next(), Some((0, false)));
 }
@@ -267,11 +265,12 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
     let tasks = [(); 2].map(|()| Waker::from(Arc::new(Busy)).clone());
     let waker =
         |order: &mut TurnOrder, task: usize| order.waker(&Context::from_waker(&tasks[task]));
-    let mut order = TurnOrder::new();
+    let counts = LightCounts::default();
+    let mut order = TurnOrder::new(&counts);
     let shown = Mutex::new(waker(&mut order, 0));
     let slots = std::thread::scope(|scope| {
         let wakes = || {
-            let slot = HERE.with(ThreadTurns::slot);
+            let slot = own_slot();
             for _ in 0..ROUNDS {
                 let waker = shown.lock().unwrap().clone();
                 (0..TIMES).for_each(|_| waker.wake_by_ref());
@@ -281,7 +280,7 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
         let threads = [scope.spawn(wakes), scope.spawn(wakes)];
         for round in 0..ROUNDS {
             if round % 5 == 0 {
-                order = TurnOrder::new();
+                order = TurnOrder::new(&counts);
             }
             *shown.lock().unwrap() = waker(&mut order, round % 2); // another task polls it
             for _ in 0..TIMES {
@@ -293,13 +292,13 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
         drop(order); // others may still wake it
         threads.map(|thread| thread.join().unwrap())
     });
-    assert_eq!(slots.map(counted_in), [0, 0]);
-    assert_eq!(counted(), 0);
+    assert_eq!(slots.map(|slot| counts.waiting(slot)), [0, 0]);
+    assert_eq!(counts.waiting(own_slot()), 0);
 }
 
 #[test]
 fn a_single_small_batch_does_not_make_a_connection_light() {
-    let mut order = TurnOrder::new();
+    let mut order = TurnOrder::new(&LightCounts::default());
     assert!(order.is_light(), "a new one");
     (0..4).for_each(|_| order.worked(HEAVY));
     assert!(!order.is_light());
@@ -308,19 +307,6 @@ fn a_single_small_batch_does_not_make_a_connection_light() {
     order.worked(0); // it was polled, and nothing was there
     (0..12).for_each(|_| order.worked(FEW));
     assert!(order.is_light());
-}
-
-#[test]
-fn who_receives_alone_is_alone_until_another_one_does() {
-    let (one, two) = (TurnOrder::new(), TurnOrder::new());
-    for _ in 0..2 {
-        (1..ALONE).for_each(|_| one.received());
-        assert!(!one.is_alone());
-        one.received();
-        assert!(one.is_alone());
-        two.received();
-        assert!(!one.is_alone() && !two.is_alone());
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -452,11 +438,11 @@ proptest! {
                 }
             }
             let waiting = known.iter().filter(|known| known.counted).count();
-            prop_assert_eq!(counted(), waiting as isize);
+            prop_assert_eq!(thread.counted(), waiting as isize);
         }
         thread.members.clear();
-        prop_assert_eq!(counted(), 0);
+        prop_assert_eq!(thread.counted(), 0);
         old.into_iter().for_each(Waker::wake);
-        prop_assert_eq!(counted(), 0);
+        prop_assert_eq!(thread.counted(), 0);
     }
 }

@@ -24,7 +24,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.fresh
             && self.watch.is_some()
             && !self.waits.window().is_zero()
-            && self.order.is_alone()
+            && self.receiver.is_alone()
     }
 
     /// Whether the next request is to be looked for, as it seems.
@@ -58,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
         }
         if received.is_ready() {
-            self.order.received();
+            self.receiver.received();
             if let Some(answered) = self.answered.take() {
                 self.waits.waited(self.engine.timer.now() - answered);
             }

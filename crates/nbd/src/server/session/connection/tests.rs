@@ -4,6 +4,7 @@ use super::*;
 use crate::codec::ReplyStyle;
 use crate::server::counters::registry::{CounterRegistry, Share};
 use crate::server::schedule::budget::Budget;
+use crate::server::schedule::order::LightCounts;
 use crate::server::schedule::pace::Rates;
 use crate::server::sockets::stream::ConnectedSocket;
 use async_trait::async_trait;
@@ -31,6 +32,11 @@ fn terms(device: impl Device + 'static) -> EngineSetup {
     }
 }
 
+/// The order of a server with one connection.
+fn order() -> TurnOrder {
+    TurnOrder::new(&LightCounts::default())
+}
+
 const STALL: Duration = Duration::from_secs(30);
 const LEN: usize = 200;
 
@@ -48,7 +54,7 @@ async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
     let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     let terms = terms(Memory::new(1 << 20));
     let mut connection =
-        Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
+        Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default(), order());
     let out: Vec<u8> = (0..3000).flat_map(read_request).collect();
     client.write_all(&out).await.unwrap();
     let mut replies = vec![0; 3000 * 216];
@@ -140,8 +146,14 @@ fn served<'a>(
     processors: &'a Processors,
 ) -> Served<'a> {
     let watch = stream.watch();
-    let mut connection =
-        Connection::new(stream, terms(device), STALL, share, ConnectionRemainder::default());
+    let mut connection = Connection::new(
+        stream,
+        terms(device),
+        STALL,
+        share,
+        ConnectionRemainder::default(),
+        order(),
+    );
     connection.notice(Some(watch));
     connection.look(BusyPoll::Always(Duration::from_millis(10)), processors);
     connection
@@ -339,9 +351,11 @@ async fn answers_of_a_poll(
 async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_waits() {
     const MANY: usize = 32;
     let share = CounterRegistry::new(Rates::default()).join("disk", "client");
+    let light = LightCounts::default();
     let start = |stream| {
         let terms = terms(Memory::new(1 << 20));
-        Connection::new(stream, terms, STALL, &share, ConnectionRemainder::default())
+        let (rest, order) = (ConnectionRemainder::default(), TurnOrder::new(&light));
+        Connection::new(stream, terms, STALL, &share, rest, order)
     };
     let (mut busy_client, mut busy_stream) = tokio::io::duplex(1 << 20);
     let (mut calm_client, mut calm_stream) = tokio::io::duplex(1 << 20);
@@ -438,8 +452,14 @@ async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_t
             let style = ReplyStyle::Structured;
             let terms = EngineSetup { style, allocation: true, ..terms(device) };
             let (mut client, mut stream) = tokio::io::duplex(1 << 20);
-            let mut connection =
-                Connection::new(&mut stream, terms, STALL, &share, ConnectionRemainder::default());
+            let mut connection = Connection::new(
+                &mut stream,
+                terms,
+                STALL,
+                &share,
+                ConnectionRemainder::default(),
+                order(),
+            );
             let mut out = Vec::new();
             for cookie in 0..BURST {
                 RequestHeader { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);
