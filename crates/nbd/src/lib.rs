@@ -3,6 +3,11 @@
 //! This crate may know the protocol, sockets and [`block::Device`]. It must not know what is
 //! behind a device, which exports exist (it asks [`Exports`]) nor how the daemon is configured.
 //!
+//! It has a little more than 10,000 lines without its tests and is one crate all the same: server and client
+//! share the codec, the addresses and the buffers under TLS, and each is tested against the other. Most of it
+//! is the server, whose rooms hold one another's state (a session its seat, a seat its budget): so they are
+//! modules whose imports point down, and not crates.
+//!
 //! | module | concept |
 //! |---|---|
 //! | [`codec`] | the wire format: total parsers over byte slices, encoders into a vector; no I/O |
