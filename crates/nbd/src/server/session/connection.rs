@@ -131,7 +131,7 @@ pub(super) struct Connection<'a, S> {
     /// Ready when the older connections that this one follows have settled.
     older: Option<BoxFuture<'static, ()>>,
     /// Whether a newer one follows this one.
-    doubt: Supersession,
+    supersession: Supersession,
     /// There was nothing more to receive.
     drained: bool,
     /// When the client was seen to have closed its side while it is held back.
@@ -187,7 +187,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             leaving: false,
             watch: None,
             older: None,
-            doubt: Supersession::None,
+            supersession: Supersession::None,
             drained: false,
             side_closed: None,
             order,
@@ -280,7 +280,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     self.moved += sent as u64;
                     progress |= sent > 0 && matches!(taken, ReceiveStop::Full);
                     if sent > 0 {
-                        self.note_sent_in_doubt();
+                        self.note_sent_while_asked();
                     }
                 }
                 Err(e) => self.lose(Error::io("sending replies", e)),
@@ -320,7 +320,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                         progress = true;
                         self.active = true;
                         self.moved += n as u64;
-                        self.note_received_in_doubt();
+                        self.note_received_while_asked();
                         if n == 0 {
                             self.close(ConnectionEnd::Vanished); // its replies are still delivered
                         }

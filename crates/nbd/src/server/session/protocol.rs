@@ -366,7 +366,7 @@ where
                     return std::future::poll_fn(|cx| connection.poll(cx)).await;
                 }
             },
-            demand = attachments::demand(attached) => connection.doubt(demand),
+            demand = attachments::demand(attached) => connection.ask_to_settle(demand),
         }
     }
 }

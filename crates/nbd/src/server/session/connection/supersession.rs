@@ -74,11 +74,11 @@ impl OpenQuestion {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Its client has attached anew, and waits until this connection has settled.
-    pub(in crate::server) fn doubt(&mut self, demand: SettleRequest) {
+    pub(in crate::server) fn ask_to_settle(&mut self, demand: SettleRequest) {
         if demand.is_to_end() && !matches!(self.receiving, Receiving::Closed) {
             self.drop_what_is_left();
         }
-        self.doubt = Supersession::Open(Box::new(OpenQuestion {
+        self.supersession = Supersession::Open(Box::new(OpenQuestion {
             demand,
             silent: None,
             answered: None,
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Takes nothing more of a peer that has attached anew and hung up here.
     #[inline]
     pub(super) fn drop_what_a_lost_client_left(&mut self) {
-        let looks = match self.doubt {
+        let looks = match self.supersession {
             Supersession::None => false,
             Supersession::Settled => !self.input.data().is_empty(),
             Supersession::Open(_) => true,
@@ -118,41 +118,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Answers were handed to the system.
     #[inline]
-    pub(super) fn note_sent_in_doubt(&mut self) {
-        match self.doubt {
+    pub(super) fn note_sent_while_asked(&mut self) {
+        match self.supersession {
             Supersession::None => return,
-            Supersession::Settled => return self.doubt = Supersession::None,
+            Supersession::Settled => return self.supersession = Supersession::None,
             Supersession::Open(_) => {}
         }
         let more = self.has_sent_more();
         let unread = self.unread();
-        if let Supersession::Open(open) = &mut self.doubt {
+        if let Supersession::Open(open) = &mut self.supersession {
             open.answered = Some(LastAnswer { unread, received: false, drained: false });
             open.silent.get_or_insert_with(Instant::now);
         }
         if more {
-            self.end_doubt(Supersession::None);
+            self.answer_request_to_settle(Supersession::None);
         }
     }
 
     /// Whether the client has sent more since its last answer, to stay unread.
     fn has_sent_more(&self) -> bool {
-        let Supersession::Open(open) = &self.doubt else { return false };
+        let Supersession::Open(open) = &self.supersession else { return false };
         open.answered.as_ref().is_some_and(|last| !last.received && self.unread() > last.unread)
     }
 
     /// Bytes of the client were received.
     #[inline]
-    pub(super) fn note_received_in_doubt(&mut self) {
-        if let Supersession::Open(open) = &mut self.doubt
+    pub(super) fn note_received_while_asked(&mut self) {
+        if let Supersession::Open(open) = &mut self.supersession
             && open.received()
         {
-            self.end_doubt(Supersession::None);
+            self.answer_request_to_settle(Supersession::None);
         }
     }
 
-    fn end_doubt(&mut self, now: Supersession) {
-        if let Supersession::Open(open) = std::mem::replace(&mut self.doubt, now) {
+    fn answer_request_to_settle(&mut self, now: Supersession) {
+        if let Supersession::Open(open) = std::mem::replace(&mut self.supersession, now) {
             open.demand.meet();
         }
     }
@@ -161,28 +161,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// too long. Has the task woken to look again.
     #[inline]
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        if matches!(self.doubt, Supersession::Open(_)) {
-            self.settle_in_doubt(cx);
+        if matches!(self.supersession, Supersession::Open(_)) {
+            self.settle_or_show_alive(cx);
         }
     }
 
-    fn settle_in_doubt(&mut self, cx: &mut Context<'_>) {
+    fn settle_or_show_alive(&mut self, cx: &mut Context<'_>) {
         let in_flight = self.engine.in_flight() > 0;
         let closed = matches!(self.receiving, Receiving::Closed);
         let at_a_request =
             matches!(self.receiving, Receiving::Header) && self.input.data().is_empty();
         let nothing_unread = || at_a_request && self.drained && self.unread() == 0;
         if !in_flight && (closed || nothing_unread()) {
-            return self.end_doubt(Supersession::Settled);
+            return self.answer_request_to_settle(Supersession::Settled);
         }
         if self.has_sent_more() {
-            return self.end_doubt(Supersession::None);
+            return self.answer_request_to_settle(Supersession::None);
         }
         // While the device, its limits or an older connection hold it, the client cannot say anything.
         let owes = self.drained || self.engine.replies.unsent() > 0;
         let may_speak = owes && !in_flight && !self.paced;
         let drained = self.drained;
-        let Supersession::Open(open) = &mut self.doubt else { return };
+        let Supersession::Open(open) = &mut self.supersession else { return };
         if let Some(last) = &mut open.answered {
             last.drained |= drained;
         }
