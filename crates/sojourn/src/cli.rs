@@ -1,14 +1,9 @@
-//! The command line: the list of commands. Each command's own arguments live
-//! beside its code in [`commands`](crate::commands).
+//! The command line as a whole; [`commands`](crate::commands) has the table of commands.
 
-use crate::commands::{
-    attach, borrow, cache, calibrate, cert, completions, config, device, discover, disk, doctor,
-    drain, gc, image, init, machine, man, media, model, netboot, predict, reload, repair, replay,
-    serve, simulate, status, store, token, top, trace, verify, vm,
-};
+use crate::commands::Command;
 use crate::global::Global;
+use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
 
 /// Streams machines' disks from golden images: every machine gets its own private disk, over NBD.
 #[derive(Debug, Parser)]
@@ -28,118 +23,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// What to do.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Make a home: configuration, store, room for disks
-    Init(init::Args),
-    /// Golden images and their versions
-    #[command(subcommand, arg_required_else_help = true)]
-    Image(image::ImageCommand),
-    /// Private disks
-    #[command(subcommand, arg_required_else_help = true)]
-    Disk(disk::DiskCommand),
-    /// NBD exports as block devices of this machine
-    #[command(subcommand, arg_required_else_help = true)]
-    Device(device::DeviceCommand),
-    /// Virtual machines: suspended here, resumed there
-    #[command(subcommand, arg_required_else_help = true)]
-    Vm(vm::VmCommand),
-    /// The store as a whole
-    #[command(subcommand, arg_required_else_help = true)]
-    Store(store::StoreCommand),
-    /// Use a disk of a distant store on this machine: what is written goes up in the background
-    Attach(Box<attach::Attach>),
-    /// Give an attached disk up, once everything is in the store
-    Detach(attach::detach::Detach),
-    /// The free blocks of idle disks as private scratch space
-    #[command(subcommand, arg_required_else_help = true)]
-    Borrow(borrow::BorrowCommand),
-    /// The block cache of the running server
-    #[command(subcommand, arg_required_else_help = true)]
-    Cache(cache::CacheCommand),
-    /// Machines that start from the network, and their disks
-    #[command(subcommand, arg_required_else_help = true)]
-    Machine(machine::MachineCommand),
-    /// Let machines without a disk start from this home's disks
-    Netboot(netboot::Args),
-    /// Find the servers of this network and what they export
-    Discover(discover::Args),
-    /// Certificates of the server and its clients
-    #[command(subcommand, arg_required_else_help = true)]
-    Cert(cert::CertCommand),
-    /// Tokens: who may use the HTTP API, and for what
-    #[command(subcommand, arg_required_else_help = true)]
-    Token(token::TokenCommand),
-    /// What the configuration says, and what is wrong with it
-    #[command(subcommand, arg_required_else_help = true)]
-    Config(config::ConfigCommand),
-    /// Keys, trees and images that answer in place of the store
-    #[command(subcommand, arg_required_else_help = true)]
-    Media(media::MediaCommand),
-    /// Delete what no image, disk or snapshot needs any more
-    Gc(gc::Args),
-    /// Serve disks and images over NBD
-    Serve(Box<serve::Args>),
-    /// Have the running server read its configuration again
-    Reload(reload::Args),
-    /// Have the running server end after its last client
-    Drain(drain::Args),
-    /// Read the store back and check it
-    Verify(verify::Args),
-    /// Heal the store from other stores and from images
-    Repair(repair::Args),
-    /// What is wrong, slow or dangerous here, and what to do
-    Doctor(doctor::Args),
-    /// What the running server does
-    Status(status::Args),
-    /// What the running server does now: disks, clients, latencies
-    Top(top::Args),
-    /// Traces of block requests
-    #[command(subcommand, arg_required_else_help = true)]
-    Trace(Box<trace::TraceCommand>),
-    /// Replay a trace by many clients against any NBD server
-    Replay(Box<replay::Args>),
-    /// How a server behaves under load, by arithmetic
-    #[command(subcommand, arg_required_else_help = true)]
-    Model(model::ModelCommand),
-    /// What caches would do under the load of a trace, and disks and their schedulers
-    #[command(subcommand, arg_required_else_help = true)]
-    Simulate(Box<simulate::SimulateCommand>),
-    /// Measure a disk by reading it, and write a profile for simulate disk
-    Calibrate(calibrate::Args),
-    /// How many clients a server holds, and what to buy next
-    Predict(Box<predict::Args>),
-    /// Print the completion script of a shell
-    Completions(completions::Args),
-    /// The names that a word may become, for completion scripts
-    #[command(name = "__complete", hide = true)]
-    Complete(completions::Complete),
-    /// Write the manual pages into a directory
-    Man(man::Args),
-}
-
-impl Command {
-    /// Whether it works on a home, or on what is this machine's alone; the others work on files, or on what
-    /// they are told by its own address.
-    pub(crate) fn needs_home(&self) -> bool {
-        !matches!(
-            self,
-            Self::Device(_)
-                | Self::Discover(_)
-                | Self::Trace(_)
-                | Self::Replay(_)
-                | Self::Model(_)
-                | Self::Simulate(_)
-                | Self::Calibrate(_)
-                | Self::Predict(_)
-                | Self::Completions(_)
-                | Self::Complete(_)
-                | Self::Man(_)
-        )
-    }
 }
 
 /// What other tools call our commands.

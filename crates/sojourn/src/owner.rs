@@ -1,8 +1,7 @@
 //! Root on another user's home works as that user. What it makes there is then the user's, whose
 //! server can read it; and a link that the user put there leads only where the user may go.
 
-use crate::cli::{Cli, Command};
-use crate::commands::serve::EphemeralStorage;
+use crate::cli::Cli;
 use block::{Error, ErrorKind, Result};
 use engine::Home;
 use nix::unistd::{Gid, Uid, User, initgroups, setgid, setgroups, setuid};
@@ -21,7 +20,7 @@ impl Owner {
     /// [`Denied`](ErrorKind::Denied) when the system does not let root become that user.
     pub(crate) fn become_of(cli: &mut Cli) -> Result<Option<Self>> {
         let elsewhere = cli.global.server.is_some();
-        if !Uid::effective().is_root() || elsewhere || !works_in_home(&cli.command) {
+        if !Uid::effective().is_root() || elsewhere || !cli.command.works_as_owner() {
             return Ok(None);
         }
         // A home that cannot be found is the command's to complain about.
@@ -47,49 +46,6 @@ impl Owner {
         let Self(user) = self;
         let text = format!("{} (root works as user {user}, whose home this is)", error.message());
         Error::denied(text).with_source(error)
-    }
-}
-
-/// Whether a command makes or reads what is in the home, and needs no root for anything else.
-fn works_in_home(command: &Command) -> bool {
-    match command {
-        Command::Init(_)
-        | Command::Image(_)
-        | Command::Disk(_)
-        | Command::Machine(_)
-        | Command::Store(_)
-        | Command::Token(_)
-        | Command::Media(_)
-        | Command::Cache(_)
-        | Command::Gc(_)
-        | Command::Reload(_)
-        | Command::Doctor(_)
-        | Command::Drain(_)
-        | Command::Verify(_)
-        | Command::Repair(_)
-        | Command::Status(_)
-        | Command::Top(_)
-        | Command::Vm(_) => true,
-        // Attached disks are the user's own, in a home that is found by this one.
-        Command::Attach(_) | Command::Detach(_) => true,
-        Command::Cert(verb) => verb.in_home(),
-        Command::Config(verb) => verb.in_home(),
-        // The low ports are the system's: another user has them from the service manager.
-        Command::Netboot(_) => true,
-        // Other disks are borrowed from by root alone.
-        Command::Serve(args) => args.file.is_none() && args.shadow == EphemeralStorage::Home,
-        Command::Borrow(_)
-        | Command::Device(_)
-        | Command::Discover(_)
-        | Command::Trace(_)
-        | Command::Replay(_)
-        | Command::Model(_)
-        | Command::Simulate(_)
-        | Command::Calibrate(_)
-        | Command::Predict(_)
-        | Command::Complete(_)
-        | Command::Completions(_)
-        | Command::Man(_) => false,
     }
 }
 

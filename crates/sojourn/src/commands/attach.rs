@@ -10,10 +10,13 @@ pub(crate) mod detach;
 mod device;
 mod hoard;
 
+use super::runnable::{COMMAND_LOG, Invocation, Runnable};
+use crate::allocator;
 use crate::global::Global;
 use crate::logging;
 use crate::output::{Output, fields, visible};
 use crate::progress::Bar;
+use crate::runtime::block_on;
 use agent::UploadState;
 use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
@@ -22,6 +25,7 @@ use engine::{Config, Home, devices};
 use nbd::{Address, Uri};
 use serde::Serialize;
 use server::client::ControlClient;
+use server::descriptors;
 use server::options::ServerOptions;
 use server::{background, daemon, listen, one_client};
 use std::path::{Path, PathBuf};
@@ -174,6 +178,23 @@ impl Attach {
         matches!(self.verb, Some(Verb::Serve))
     }
 }
+
+// Attached disks are the user's own, in a home that is found by this one: root becomes that user.
+impl Runnable for Attach {
+    fn default_log(&self) -> Option<&'static str> {
+        if self.is_process() { None } else { Some(COMMAND_LOG) }
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        if self.is_process() {
+            allocator::give_back();
+            descriptors::make_room();
+            return block_on(serve(invocation.global))?;
+        }
+        block_on(run(self, &invocation.home()?, invocation.output))?
+    }
+}
+
 
 /// Serves a home of attached disks.
 pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! `sojourn cache`: the block cache of the running server.
 
 use super::reload::server;
+use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::{Output, Table, fields};
 use ::cache::{Forecast, PolicyKind};
 use block::{ByteSize, Result};
@@ -8,6 +9,7 @@ use engine::Home;
 use server::api::CacheRequest;
 use server::remote::RemoteServer;
 use server::status::CacheView;
+use std::process::ExitCode;
 
 /// Verbs of `sojourn cache`.
 #[derive(Debug, clap::Subcommand)]
@@ -55,7 +57,17 @@ impl SetArgs {
     }
 }
 
-pub(crate) async fn run(verb: &CacheCommand, home: &Home, output: Output) -> Result<()> {
+impl Runnable for CacheCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(run_on(self, &server, output))
+    }
+}
+
+async fn run(verb: &CacheCommand, home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
     let view = match verb {
         CacheCommand::Show(_) => client.status().await?.cache,
@@ -65,11 +77,7 @@ pub(crate) async fn run(verb: &CacheCommand, home: &Home, output: Output) -> Res
 }
 
 /// The same on a server of another machine.
-pub(crate) async fn run_on(
-    verb: &CacheCommand,
-    server: &RemoteServer,
-    output: Output,
-) -> Result<()> {
+async fn run_on(verb: &CacheCommand, server: &RemoteServer, output: Output) -> Result<()> {
     let view = match verb {
         CacheCommand::Show(_) => server.cache().await?,
         CacheCommand::Set(args) => server.change_cache(&args.request()).await?,

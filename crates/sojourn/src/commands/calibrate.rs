@@ -8,6 +8,7 @@
 mod page;
 mod probe;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::commands::simulate::write_page;
 use crate::output::{Output, Table, raw};
 use crate::progress::Bar;
@@ -25,6 +26,7 @@ use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use tempfile::NamedTempFile;
 
 /// Arguments of `sojourn calibrate`.
@@ -119,8 +121,14 @@ impl<P: Probe> Probe for WithProgress<P> {
     }
 }
 
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, invocation.output))
+    }
+}
+
 /// Calibrates.
-pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
+fn run(args: &Args, output: Output) -> Result<()> {
     // Before minutes of reading, not after.
     let file = args.output.as_deref().map(OutputFile::create).transpose()?;
     let found = match args.target.strip_prefix("profile:") {

@@ -1,5 +1,6 @@
 //! `sojourn cert`: the certificates of a server and its clients.
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::output::{Output, fields, moment};
 use access::{Authority, Issued};
 use block::{Error, Result};
@@ -7,6 +8,7 @@ use engine::Home;
 use engine::world;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Verbs of `sojourn cert`.
 #[derive(Debug, clap::Subcommand)]
@@ -123,19 +125,6 @@ struct Revoked {
     serials: Vec<String>,
 }
 
-impl CertCommand {
-    /// Whether it is about the certificates of the home.
-    pub(crate) fn in_home(&self) -> bool {
-        let place = match self {
-            Self::Ca(args) => &args.place,
-            Self::Server(args) => &args.place,
-            Self::Client(args) => &args.place,
-            Self::Revoke(args) => &args.place,
-        };
-        place.dir.is_none()
-    }
-}
-
 impl CertDirArgs {
     fn resolve(&self, home: impl FnOnce() -> Result<Home>) -> Result<PathBuf> {
         match &self.dir {
@@ -151,11 +140,23 @@ impl CertDirArgs {
     }
 }
 
-pub(crate) fn run(
-    verb: &CertCommand,
-    home: impl FnOnce() -> Result<Home>,
-    output: Output,
-) -> Result<()> {
+impl Runnable for CertCommand {
+    fn works_as_owner(&self) -> bool {
+        let place = match self {
+            Self::Ca(args) => &args.place,
+            Self::Server(args) => &args.place,
+            Self::Client(args) => &args.place,
+            Self::Revoke(args) => &args.place,
+        };
+        place.dir.is_none()
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, || invocation.home(), invocation.output))
+    }
+}
+
+fn run(verb: &CertCommand, home: impl FnOnce() -> Result<Home>, output: Output) -> Result<()> {
     let now = world::system().clock.now();
     let made = match verb {
         CertCommand::Ca(args) => {

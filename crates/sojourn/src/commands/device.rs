@@ -2,6 +2,7 @@
 
 mod background;
 
+use super::runnable::{COMMAND_LOG, Invocation, Runnable, finish};
 use crate::output::Output;
 use crate::remote;
 use block::{ByteSize, Error, Result};
@@ -16,6 +17,7 @@ use server::notify::notify;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -111,19 +113,26 @@ impl DeviceView {
     }
 }
 
-impl DeviceCommand {
-    /// What is logged unless the user says: a keeper tells what happens to its device.
-    pub(crate) fn default_log(&self) -> Option<&'static str> {
-        matches!(self, Self::Connect(_)).then_some("warn,nbd_device=info,panic=off")
-    }
-}
-
 pub(crate) fn device(text: &str) -> Result<u32> {
     sysfs::index_of(Path::new(text))
 }
 
+impl Runnable for DeviceCommand {
+    fn default_log(&self) -> Option<&'static str> {
+        Some(match self {
+            // A keeper tells what happens to its device.
+            Self::Connect(_) => "warn,nbd_device=info,panic=off",
+            _ => COMMAND_LOG,
+        })
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, invocation.output))
+    }
+}
+
 /// Carries the verb out.
-pub(crate) async fn run(verb: &DeviceCommand, output: Output) -> Result<()> {
+async fn run(verb: &DeviceCommand, output: Output) -> Result<()> {
     match verb {
         DeviceCommand::Connect(args) if args.foreground || args.detach => {
             connect(args, output).await

@@ -1,8 +1,10 @@
 //! `sojourn discover`: the servers of this network.
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::{Output, Table};
 use block::Result;
 use server::discovery::look::{ServiceView, look};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Arguments of `sojourn discover`.
@@ -26,8 +28,14 @@ pub(crate) struct Args {
     no_exports: bool,
 }
 
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, invocation.output))
+    }
+}
+
 /// Looks, and prints what was found.
-pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
+async fn run(args: &Args, output: Output) -> Result<()> {
     let found = look(Duration::from_secs(args.seconds), !args.no_exports).await?;
     output.print(&found, || table(&found))
 }

@@ -6,6 +6,7 @@ mod map;
 mod text;
 
 use super::prune::Retain;
+use super::runnable::{Invocation, Runnable, writes};
 use crate::order::natural;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -17,6 +18,8 @@ use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::open_store;
 use engine::parcels::parcel_of;
 use engine::world;
+use server::remote::RemoteServer;
+use std::process::ExitCode;
 use text::{describe, elsewhere, pruned, rebased, table};
 
 /// The verbs of `sojourn disk`.
@@ -317,8 +320,20 @@ impl DiskCommand {
     }
 }
 
+impl Runnable for DiskCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        let site = Site::Home(invocation.home()?);
+        writes(run(self, &site, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        let site = Site::Server(Box::new(server));
+        writes(run(self, &site, output))
+    }
+}
+
 /// Carries out a verb: on a home through the server when one runs there, else right here.
-pub(crate) async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
+async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
     if let Site::Home(home) = site {
         home.must_exist()?;
     }

@@ -1,12 +1,14 @@
 //! `sojourn drain`.
 
 use super::reload::server;
+use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
 use engine::config::time::duration;
 use server::api::DrainRequest;
 use server::remote::RemoteServer;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn drain`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,17 @@ fn patience(text: &str) -> Result<u64> {
     Ok(seconds)
 }
 
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(run_on(self, &server, output))
+    }
+}
+
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let request = DrainRequest { seconds: args.timeout, to_successor: args.to_successor };
     let server = server(home).await?;
     let process = server.process()?;
@@ -65,7 +77,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 /// # Errors
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a successor: it is started on the server's machine; those
 /// of the server.
-pub(crate) async fn run_on(args: &Args, server: &RemoteServer, output: Output) -> Result<()> {
+async fn run_on(args: &Args, server: &RemoteServer, output: Output) -> Result<()> {
     if args.to_successor {
         return Err(Error::unsupported(
             "with --server a server drains and ends; run drain --to-successor on the server's machine",

@@ -1,5 +1,6 @@
 //! `sojourn gc`: deleting what no name needs any more.
 
+use super::runnable::{Invocation, Runnable, writes};
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::stores;
@@ -11,6 +12,7 @@ use objects::{is_remote, sweep_staging};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 use store::gc::{GcOptions, GcReport, collect};
 
@@ -51,8 +53,14 @@ struct GcView {
     left_over: Amount,
 }
 
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        writes(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
 /// Collects.
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let store = stores::open(home, &config).await?;
     let Args { dry_run, grace, rewrite_below, stale } = *args;

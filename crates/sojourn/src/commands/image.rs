@@ -9,6 +9,7 @@ pub(super) mod target;
 use self::arguments::{ExportArgs, ImportArgs};
 use self::boot_list::BootListCommand;
 use super::prune::Retain;
+use super::runnable::{Invocation, Runnable, writes};
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
 use crate::stores;
@@ -20,6 +21,7 @@ use engine::image_views::{self, ImageDetails, Users};
 use engine::{Config, Home, sources, world};
 use serde::Serialize;
 use server::remote::RemoteServer;
+use std::process::ExitCode;
 use store::verify::ImageVerifyReport;
 use store::{ImageName, RefKind, Store, images};
 
@@ -131,8 +133,18 @@ struct VerifyView {
     report: ImageVerifyReport,
 }
 
+impl Runnable for ImageCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        writes(run(self, &invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(run_on(self, &server, output))
+    }
+}
+
 /// Carries out a verb. Images need no server: versions never change, and refs are made at once.
-pub(crate) async fn run(verb: &ImageCommand, home: &Home, output: Output) -> Result<()> {
+async fn run(verb: &ImageCommand, home: &Home, output: Output) -> Result<()> {
     let what_for = match verb {
         ImageCommand::Verify(_) => engine::StoreUse::Inspection,
         _ => engine::StoreUse::Command,
@@ -158,11 +170,7 @@ pub(crate) async fn run(verb: &ImageCommand, home: &Home, output: Output) -> Res
 }
 
 /// Carries out a verb on a server of another machine, which has the store.
-pub(crate) async fn run_on(
-    verb: &ImageCommand,
-    server: &RemoteServer,
-    output: Output,
-) -> Result<()> {
+async fn run_on(verb: &ImageCommand, server: &RemoteServer, output: Output) -> Result<()> {
     match verb {
         ImageCommand::Import(args) => import::run_on(args, server, output).await,
         ImageCommand::List => print_list(&server.images().await?, output),

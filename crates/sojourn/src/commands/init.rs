@@ -1,5 +1,6 @@
 //! `sojourn init`.
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::Output;
 use block::{Error, ErrorKind, Result};
 use engine::Config;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitCode;
 use store::{Argon2Cost, NewKey, Secret, Settings, Store};
 
 /// Arguments of `sojourn init`.
@@ -43,7 +45,13 @@ struct Made {
     new_store: bool,
 }
 
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     if home.exists() {
         let path = home.config();
         return Err(Error::conflict(format!(

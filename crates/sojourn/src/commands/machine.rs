@@ -1,8 +1,10 @@
 //! `sojourn machine`: which machine starts from which disk.
 
 use super::netboot::MethodArg;
+use super::runnable::{Invocation, Runnable, writes};
 use crate::output::{Output, Table, fields, moment};
 use crate::site;
+use std::process::ExitCode;
 
 use block::{Error, Result};
 use clap::Subcommand;
@@ -90,8 +92,14 @@ struct MachineListView {
     waiting: Vec<Sighting>,
 }
 
+impl Runnable for MachineCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        writes(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
 /// Carries out a verb.
-pub(crate) async fn run(verb: &MachineCommand, home: &Home, output: Output) -> Result<()> {
+async fn run(verb: &MachineCommand, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     match verb {
         MachineCommand::List => {

@@ -1,5 +1,6 @@
 //! `sojourn media`: what answers chunks in place of the store.
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::{Output, Table};
 use crate::progress::Bar;
 use crate::stores;
@@ -12,6 +13,7 @@ use lookaside::media::{self, MediaImage, MediaListing, MediaWriteReport, RecordK
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use store::{RefKind, Store, images};
 use vm::Parcel;
@@ -124,7 +126,13 @@ pub(crate) struct RemoveArgs {
     name: String,
 }
 
-pub(crate) async fn run(verb: &MediaCommand, home: &Home, output: Output) -> Result<()> {
+impl Runnable for MediaCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
+async fn run(verb: &MediaCommand, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let store = stores::open(home, &config).await?;
     match verb {

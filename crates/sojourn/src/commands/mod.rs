@@ -1,4 +1,6 @@
-//! One module per noun or verb: its arguments, and the code that carries them out.
+//! One module per noun or verb: its arguments, and the code that carries them out; and the table of commands.
+//!
+//! A command is a file or folder here, its `mod` and its row of the table; [`runnable`] is what the table asks of it.
 
 pub(crate) mod attach;
 pub(crate) mod borrow;
@@ -25,6 +27,7 @@ mod prune;
 pub(crate) mod reload;
 pub(crate) mod repair;
 pub(crate) mod replay;
+pub(crate) mod runnable;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -34,3 +37,145 @@ pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod verify;
 pub(crate) mod vm;
+
+use crate::output::Output;
+use block::Result;
+use runnable::{Invocation, Runnable};
+use server::remote::RemoteServer;
+use std::process::ExitCode;
+
+/// The table of commands, in the order of `--help`: what it says of each, its name, its arguments, and whether it
+/// works on a home, or on what is this machine's alone; the others work on files, or on what they are told by its
+/// own address.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $command:ident($arguments:ty), home: $home:literal;)*) => {
+        /// What to do.
+        #[derive(Debug, clap::Subcommand)]
+        pub(crate) enum Command {
+            $($(#[$attribute])* $command($arguments),)*
+        }
+
+        impl Command {
+            /// Whether it works on a home.
+            pub(crate) fn needs_home(&self) -> bool {
+                match self { $(Self::$command(_) => $home,)* }
+            }
+
+            /// Whether root carries it out as the home's owner: [`Runnable::works_as_owner`].
+            pub(crate) fn works_as_owner(&self) -> bool {
+                match self { $(Self::$command(arguments) => $home && arguments.works_as_owner(),)* }
+            }
+
+            /// What it logs without `--log`: [`Runnable::default_log`].
+            pub(crate) fn default_log(&self) -> Option<&'static str> {
+                match self { $(Self::$command(arguments) => arguments.default_log(),)* }
+            }
+
+            /// Carries it out.
+            ///
+            /// # Errors
+            /// Any error from the command.
+            pub(crate) fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+                match self { $(Self::$command(arguments) => arguments.run(invocation),)* }
+            }
+
+            /// Carries it out on a server of another machine.
+            ///
+            /// # Errors
+            /// [`Unsupported`](block::ErrorKind::Unsupported) for a command that works here only; any error from
+            /// the command.
+            pub(crate) fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+                match self { $(Self::$command(arguments) => arguments.run_on(server, output),)* }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Make a home: configuration, store, room for disks
+    Init(init::Args), home: true;
+    /// Golden images and their versions
+    #[command(subcommand, arg_required_else_help = true)]
+    Image(image::ImageCommand), home: true;
+    /// Private disks
+    #[command(subcommand, arg_required_else_help = true)]
+    Disk(disk::DiskCommand), home: true;
+    /// NBD exports as block devices of this machine
+    #[command(subcommand, arg_required_else_help = true)]
+    Device(device::DeviceCommand), home: false;
+    /// Virtual machines: suspended here, resumed there
+    #[command(subcommand, arg_required_else_help = true)]
+    Vm(vm::VmCommand), home: true;
+    /// The store as a whole
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(store::StoreCommand), home: true;
+    /// Use a disk of a distant store on this machine: what is written goes up in the background
+    Attach(Box<attach::Attach>), home: true;
+    /// Give an attached disk up, once everything is in the store
+    Detach(attach::detach::Detach), home: true;
+    /// The free blocks of idle disks as private scratch space
+    #[command(subcommand, arg_required_else_help = true)]
+    Borrow(borrow::BorrowCommand), home: true;
+    /// The block cache of the running server
+    #[command(subcommand, arg_required_else_help = true)]
+    Cache(cache::CacheCommand), home: true;
+    /// Machines that start from the network, and their disks
+    #[command(subcommand, arg_required_else_help = true)]
+    Machine(machine::MachineCommand), home: true;
+    /// Let machines without a disk start from this home's disks
+    Netboot(netboot::Args), home: true;
+    /// Find the servers of this network and what they export
+    Discover(discover::Args), home: false;
+    /// Certificates of the server and its clients
+    #[command(subcommand, arg_required_else_help = true)]
+    Cert(cert::CertCommand), home: true;
+    /// Tokens: who may use the HTTP API, and for what
+    #[command(subcommand, arg_required_else_help = true)]
+    Token(token::TokenCommand), home: true;
+    /// What the configuration says, and what is wrong with it
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(config::ConfigCommand), home: true;
+    /// Keys, trees and images that answer in place of the store
+    #[command(subcommand, arg_required_else_help = true)]
+    Media(media::MediaCommand), home: true;
+    /// Delete what no image, disk or snapshot needs any more
+    Gc(gc::Args), home: true;
+    /// Serve disks and images over NBD
+    Serve(Box<serve::Args>), home: true;
+    /// Have the running server read its configuration again
+    Reload(reload::Args), home: true;
+    /// Have the running server end after its last client
+    Drain(drain::Args), home: true;
+    /// Read the store back and check it
+    Verify(verify::Args), home: true;
+    /// Heal the store from other stores and from images
+    Repair(repair::Args), home: true;
+    /// What is wrong, slow or dangerous here, and what to do
+    Doctor(doctor::Args), home: true;
+    /// What the running server does
+    Status(status::Args), home: true;
+    /// What the running server does now: disks, clients, latencies
+    Top(top::Args), home: true;
+    /// Traces of block requests
+    #[command(subcommand, arg_required_else_help = true)]
+    Trace(Box<trace::TraceCommand>), home: false;
+    /// Replay a trace by many clients against any NBD server
+    Replay(Box<replay::Args>), home: false;
+    /// How a server behaves under load, by arithmetic
+    #[command(subcommand, arg_required_else_help = true)]
+    Model(model::ModelCommand), home: false;
+    /// What caches would do under the load of a trace, and disks and their schedulers
+    #[command(subcommand, arg_required_else_help = true)]
+    Simulate(Box<simulate::SimulateCommand>), home: false;
+    /// Measure a disk by reading it, and write a profile for simulate disk
+    Calibrate(calibrate::Args), home: false;
+    /// How many clients a server holds, and what to buy next
+    Predict(Box<predict::Args>), home: false;
+    /// Print the completion script of a shell
+    Completions(completions::Args), home: false;
+    /// The names that a word may become, for completion scripts
+    #[command(name = "__complete", hide = true)]
+    Complete(completions::Complete), home: false;
+    /// Write the manual pages into a directory
+    Man(man::Args), home: false;
+}

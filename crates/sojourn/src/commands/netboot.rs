@@ -1,5 +1,6 @@
 //! `sojourn netboot`: machines without a disk start from this home's disks.
 
+use super::runnable::{Invocation, Runnable, finish};
 use block::{Error, Result};
 use clap::ValueEnum;
 use engine::Home;
@@ -8,6 +9,7 @@ use netboot::registry::Method;
 use server::netboot::{Handing, NetbootOptions, Rule, UnknownMachines};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn netboot`.
 #[derive(Debug, clap::Args)]
@@ -102,8 +104,19 @@ impl From<MethodArg> for Method {
     }
 }
 
+// Root becomes the home's owner, who has the low ports from the service manager.
+impl Runnable for Args {
+    fn default_log(&self) -> Option<&'static str> {
+        Some("info")
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?))
+    }
+}
+
 /// Serves until a signal stops it.
-pub(crate) async fn run(args: &Args, home: &Home) -> Result<()> {
+async fn run(args: &Args, home: &Home) -> Result<()> {
     let unknown = match (&args.from, args.unknown) {
         (Some(from), _) => UnknownMachines::Enrol(rule(args, from)?),
         (None, Strangers::Wait) => UnknownMachines::Wait,

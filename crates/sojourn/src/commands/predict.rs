@@ -7,6 +7,7 @@ mod plots;
 mod served;
 mod server;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::commands::model::{profile, write_file};
 use crate::commands::trace::Reading;
 use crate::lists::{Numbers, Sizes};
@@ -24,6 +25,7 @@ use server::Cached;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Arguments of `sojourn predict`.
@@ -157,7 +159,13 @@ struct PredictView {
     notes: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, invocation.output))
+    }
+}
+
+fn run(args: &Args, output: Output) -> Result<()> {
     let profile = profile(&args.profile)?.profile;
     let TraceAnswers { load, curve, cached, requests } = curve::of(args, miss_seconds(&profile))?;
     let most = args.clients.0.last().copied().unwrap_or(0);

@@ -1,11 +1,13 @@
 //! `sojourn reload`.
 
+use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
 use server::api::Reloaded;
 use server::client::ControlClient;
 use server::remote::RemoteServer;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn reload`.
 #[derive(Debug, clap::Args)]
@@ -17,13 +19,23 @@ The same as SIGHUP, with an answer: listeners, limits, access rules, the cache, 
 the certificates change at once; what needs a restart is named.")]
 pub(crate) struct Args {}
 
-pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(&invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(run_on(&server, output))
+    }
+}
+
+async fn run(home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
     print(&client.reload().await?, output)
 }
 
 /// The same on a server of another machine.
-pub(crate) async fn run_on(server: &RemoteServer, output: Output) -> Result<()> {
+async fn run_on(server: &RemoteServer, output: Output) -> Result<()> {
     print(&server.reload().await?, output)
 }
 

@@ -1,5 +1,6 @@
 //! `sojourn repair`: what is missing or damaged comes from elsewhere, by hash.
 
+use super::runnable::{Invocation, Runnable, writes};
 use super::verify::describe;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -12,6 +13,7 @@ use engine::Config;
 use engine::Home;
 use engine::sources::{self, SourcePlace};
 use lookaside::ChunkSource;
+use std::process::ExitCode;
 use std::sync::Arc;
 use store::repair::{ChunkLookup, RepairReport, RepairSource};
 use store::{ChunkId, ChunkRef, MapId, Settings, Store};
@@ -40,8 +42,14 @@ pub(crate) struct Args {
     pub(crate) dry_run: bool,
 }
 
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        writes(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
 /// Repairs.
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let store = stores::open(home, &config).await?;
     let mut from = Vec::with_capacity(args.from.len());

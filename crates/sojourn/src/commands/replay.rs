@@ -1,5 +1,6 @@
 //! `sojourn replay`: a trace against any NBD server.
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::commands::trace::Reading;
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
@@ -15,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,7 +121,13 @@ pub(crate) struct ReplayView {
     cpu_us_per_request: f64,
 }
 
-pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, invocation.output))
+    }
+}
+
+fn run(args: &Args, output: Output) -> Result<()> {
     let bar = Bar::waiting("loading the trace");
     let mut source = args.reading.open(&args.trace)?;
     let selection = ScriptSelection {

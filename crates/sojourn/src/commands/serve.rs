@@ -1,7 +1,10 @@
 //! `sojourn serve`.
 
+use super::runnable::{Invocation, Runnable};
+use crate::allocator;
 use crate::global::Global;
 use crate::logging;
+use crate::runtime::block_on;
 use crate::values::TlsMode;
 use block::{ByteSize, Error, Result};
 use engine::config::listener;
@@ -11,6 +14,7 @@ use formats::Format;
 use nbd::Address;
 use server::borrow::shadow::BorrowRequest;
 use server::daemon;
+use server::descriptors;
 use server::listen::ListenOptions;
 use server::options::ServerOptions;
 use server::until::{self, ServeUntil};
@@ -156,8 +160,25 @@ fn parse_format(text: &str) -> block::Result<Format> {
     text.parse()
 }
 
+impl Runnable for Args {
+    fn works_as_owner(&self) -> bool {
+        // Other disks are borrowed from by root alone.
+        self.file.is_none() && self.shadow == EphemeralStorage::Home
+    }
+
+    fn default_log(&self) -> Option<&'static str> {
+        None // the server's configuration says
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        allocator::give_back();
+        descriptors::make_room();
+        block_on(run(self, invocation.global))?
+    }
+}
+
 /// Serves in the way that was asked for.
-pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
+async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     if args.shadow == EphemeralStorage::Home && !args.borrow.is_empty() {
         return Err(Error::invalid("--borrow is for --shadow borrowed; say that too"));
     }

@@ -1,6 +1,7 @@
 //! `sojourn status`.
 
 use super::cache::in_short;
+use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::{Output, Table, fields};
 use block::{ByteSize, Result};
 use engine::Home;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use server::client::ControlClient;
 use server::remote::RemoteServer;
 use server::status::StatusView;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn status`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +25,17 @@ struct Idle {
     running: bool,
 }
 
-pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(&invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(of_server(&server, output))
+    }
+}
+
+async fn run(home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     match ControlClient::connect(home).await? {
         Some(client) => {
@@ -37,7 +49,7 @@ pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
 }
 
 /// What a server of another machine tells.
-pub(crate) async fn of_server(server: &RemoteServer, output: Output) -> Result<()> {
+async fn of_server(server: &RemoteServer, output: Output) -> Result<()> {
     let status = server.status().await?;
     output.print(&status, || describe(&status))
 }

@@ -1,5 +1,6 @@
 //! `sojourn token`: who may use the HTTP API, and for what.
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::{Output, Table, moment};
 use access::tokens::file;
 use access::{Token, TokenRight};
@@ -7,6 +8,7 @@ use block::Result;
 use engine::Home;
 use engine::world;
 use serde::Serialize;
+use std::process::ExitCode;
 
 /// Seconds of a day.
 const DAY: u64 = 86_400;
@@ -107,8 +109,14 @@ impl CreateToken {
     }
 }
 
+impl Runnable for TokenCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
 /// Carries out a verb. The file is changed by itself: a server reads it again.
-pub(crate) async fn run(verb: &TokenCommand, home: &Home, output: Output) -> Result<()> {
+async fn run(verb: &TokenCommand, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     let (path, world) = (home.tokens(), world::system());
     let now = world.clock.now();

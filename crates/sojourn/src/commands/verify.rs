@@ -1,5 +1,6 @@
 //! `sojourn verify`: everything in the store, a sample of it, or what some names need.
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::stores;
@@ -8,6 +9,7 @@ use engine::Config;
 use engine::Home;
 use engine::{self, sources};
 use std::fmt::Write;
+use std::process::ExitCode;
 use store::verify::{Fault, FaultState, StoreVerifyReport, Touched, VerifyOptions};
 use store::{ImageName, RefKind, Store, images};
 
@@ -50,8 +52,14 @@ fn permille(text: &str) -> Result<u32> {
     if (1.0..=1000.0).contains(&permille) { Ok(permille as u32) } else { Err(wrong()) }
 }
 
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
 /// Verifies.
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let store = stores::open(home, &config).await?;
     sources::add(&store, &args.source, home, &config).await?;

@@ -1,12 +1,14 @@
 //! `sojourn detach`: what a disk was written goes up, and the disk is given up.
 
 use super::{AttachedName, LOOK, device, find, process};
+use crate::commands::runnable::{Invocation, Runnable, finish};
 use crate::output::Output;
 use crate::progress::Bar;
 use agent::api::AttachRequest;
 use agent::homes;
 use block::{Error, Result};
 use engine::Home;
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,6 +30,12 @@ pub(crate) struct Detach {
     /// Do not wait: it is done in the background, also after a restart of this machine
     #[arg(long)]
     no_wait: bool,
+}
+
+impl Runnable for Detach {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
 }
 
 pub(crate) async fn run(args: &Detach, own: &Home, output: Output) -> Result<()> {

@@ -7,7 +7,9 @@ mod selection;
 mod status;
 mod up;
 
+use super::runnable::{Invocation, Runnable};
 use crate::output::Output;
+use crate::runtime::block_on;
 use block::Result;
 use clap::Subcommand;
 use engine::Home;
@@ -26,7 +28,18 @@ pub(crate) enum BorrowCommand {
     Status(status::Args),
 }
 
-pub(crate) async fn run(
+impl Runnable for BorrowCommand {
+    fn works_as_owner(&self) -> bool {
+        // Other disks are borrowed from by root alone.
+        false
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        block_on(run(self, || invocation.home(), invocation.output))?
+    }
+}
+
+async fn run(
     verb: &BorrowCommand,
     home: impl FnOnce() -> Result<Home>,
     output: Output,

@@ -10,10 +10,12 @@ mod name_kind;
 mod names;
 mod scripts;
 
+use super::runnable::{Invocation, Runnable, done, finish};
 use block::Result;
 use clap::Command;
 use clap_complete::Shell;
 use engine::Home;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn completions`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +42,23 @@ pub(crate) struct Complete {
     words: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args, mut program: Command) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, (invocation.program)()))
+    }
+}
+
+impl Runnable for Complete {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        let home = |asked: Option<&str>| match asked {
+            Some(dir) => Home::find(Some(dir.as_ref())),
+            None => invocation.home(),
+        };
+        finish(complete(self, (invocation.program)(), home))
+    }
+}
+
+fn run(args: &Args, mut program: Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "sojourn", &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -49,7 +67,7 @@ pub(crate) fn run(args: &Args, mut program: Command) -> Result<()> {
 
 /// Prints the names that the last word may become, one a line. Whatever is in the way of that, there are none: nobody
 /// who presses a key wants to read why.
-pub(crate) async fn complete(
+async fn complete(
     args: &Complete,
     mut program: Command,
     home: impl FnOnce(Option<&str>) -> Result<Home>,

@@ -12,6 +12,7 @@ mod layout;
 mod mistakes;
 mod refused;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::output::{Output, Table};
 use block::{Error, ErrorKind, Result};
 use clap::Subcommand;
@@ -20,6 +21,7 @@ use engine::{Config, Home};
 use mistakes::Mistake;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// The longest file that is read, in bytes; a server reads no longer one.
 const LONGEST: u64 = 1 << 20;
@@ -48,14 +50,6 @@ pub(crate) struct Check {
     file: Option<PathBuf>,
 }
 
-impl ConfigCommand {
-    /// Whether it reads what is in the home.
-    pub(crate) fn in_home(&self) -> bool {
-        let Self::Check(check) = self;
-        check.file.is_none()
-    }
-}
-
 /// What `config check` prints.
 #[derive(Serialize)]
 struct ConfigCheckView {
@@ -75,11 +69,18 @@ pub(crate) struct Examined {
     pub(crate) config: Option<Config>,
 }
 
-pub(crate) fn run(
-    verb: &ConfigCommand,
-    home: impl FnOnce() -> Result<Home>,
-    output: Output,
-) -> Result<()> {
+impl Runnable for ConfigCommand {
+    fn works_as_owner(&self) -> bool {
+        let Self::Check(check) = self;
+        check.file.is_none()
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, || invocation.home(), invocation.output))
+    }
+}
+
+fn run(verb: &ConfigCommand, home: impl FnOnce() -> Result<Home>, output: Output) -> Result<()> {
     let ConfigCommand::Check(check) = verb;
     let path = match &check.file {
         Some(path) => path.clone(),

@@ -23,12 +23,14 @@ mod server;
 mod store;
 mod units;
 
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::{Output, visible};
 use block::{Error, Result};
 use engine::Home;
 use finding::{Finding, Level};
 use patient::Patient;
 use serde::Serialize;
+use std::process::ExitCode;
 
 /// Arguments of `sojourn doctor`.
 #[derive(Debug, clap::Args)]
@@ -84,7 +86,13 @@ struct CheckFinding {
     finding: Finding,
 }
 
-pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
+async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
     let patient = Patient::look(home).await;
     let mut findings: Vec<CheckFinding> = CHECKS
         .iter()

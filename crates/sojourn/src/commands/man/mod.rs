@@ -12,10 +12,12 @@ mod page;
 mod roff;
 mod tables;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::output::Output;
 use block::{Error, Result};
 use clap::Command;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Arguments of `sojourn man`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +31,13 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Args, program: Command, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, (invocation.program)(), invocation.output))
+    }
+}
+
+fn run(args: &Args, program: Command, output: Output) -> Result<()> {
     let dir = &args.dir;
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), e))?;
     // The pages name commands as they are called: with all words before them.

@@ -9,6 +9,7 @@ mod plots;
 mod solve;
 mod solved;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::output::Output;
 use block::{Error, Result};
 use clap::Subcommand;
@@ -16,6 +17,7 @@ use engine::Home;
 use model::Profile;
 use model::file::{Contents, LONGEST};
 use std::path::Path;
+use std::process::ExitCode;
 
 /// The verbs of `sojourn model`.
 #[derive(Debug, Subcommand)]
@@ -26,7 +28,14 @@ pub(crate) enum ModelCommand {
     Fit(Box<fit::Args>),
 }
 
-pub(crate) fn run(verb: &ModelCommand, home: Option<&Home>, output: Output) -> Result<()> {
+impl Runnable for ModelCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        let given = invocation.global.home.is_some().then(|| invocation.home()).transpose()?;
+        done(run(self, given.as_ref(), invocation.output))
+    }
+}
+
+fn run(verb: &ModelCommand, home: Option<&Home>, output: Output) -> Result<()> {
     match verb {
         ModelCommand::Solve(args) => solve::run(args, output),
         ModelCommand::Fit(args) => fit::run(args, home, output),

@@ -15,6 +15,7 @@ mod disk;
 mod profiles;
 mod tune;
 
+use super::runnable::{Invocation, Runnable, done};
 use crate::commands::trace::Reading;
 use crate::lists::Amounts;
 use crate::output::{Output, visible};
@@ -24,6 +25,7 @@ use block::{ByteSize, Error, Result};
 use clap::{Subcommand, ValueEnum};
 use simulate::{Chunks, Estimate, Law, ReferenceOptions, ReferenceStream, Sharing};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use store::chunker::{MAX_PAGES, MEAN_PAGES, MIN_PAGES};
 
 /// Hit ratios from fewer sampled blocks than this may be off by points.
@@ -44,8 +46,14 @@ pub(crate) enum SimulateCommand {
     Profiles(profiles::Args),
 }
 
+impl Runnable for SimulateCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        done(run(self, invocation.output))
+    }
+}
+
 /// Carries a verb out.
-pub(crate) fn run(verb: &SimulateCommand, output: Output) -> Result<()> {
+fn run(verb: &SimulateCommand, output: Output) -> Result<()> {
     match verb {
         SimulateCommand::Cache(args) => cache::run(args, output),
         SimulateCommand::Curve(args) => curve::run(args, output),

@@ -7,10 +7,12 @@ mod publish;
 mod sessions;
 mod stats;
 
+use super::runnable::{Invocation, Runnable, writes};
 use crate::output::Output;
 use block::Result;
 use clap::Subcommand;
 use engine::Home;
+use std::process::ExitCode;
 
 /// The verbs of `sojourn store`.
 #[derive(Debug, Subcommand)]
@@ -53,7 +55,13 @@ Examples:
     Stats,
 }
 
-pub(crate) async fn run(verb: &StoreCommand, home: &Home, output: Output) -> Result<()> {
+impl Runnable for StoreCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        writes(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
+async fn run(verb: &StoreCommand, home: &Home, output: Output) -> Result<()> {
     match verb {
         StoreCommand::Check(args) => check::run(args, home, output).await,
         StoreCommand::Copy(args) => copy::run(args, home, output).await,

@@ -6,6 +6,7 @@ mod rates;
 mod screen;
 
 use super::reload::server;
+use super::runnable::{Invocation, Runnable, finish};
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
@@ -16,6 +17,7 @@ use screen::Screen;
 use server::signals::Signals;
 use server::status::StatusView;
 use std::io::IsTerminal;
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -48,7 +50,13 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     text.parse().ok().filter(|s| range.contains(s)).ok_or("must be 0.1 to 3600 seconds".to_owned())
 }
 
-pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+impl Runnable for Args {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        finish(run(self, &invocation.home()?, invocation.output))
+    }
+}
+
+async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let interval = Duration::from_secs_f64(args.interval);
     let live = !args.once
         && matches!(output, Output::Text)

@@ -14,7 +14,9 @@ mod page;
 mod record;
 mod stats;
 
+use super::runnable::{Invocation, Runnable};
 use crate::output::Output;
+use crate::runtime::block_on;
 use block::{ByteSize, Result};
 use clap::Subcommand;
 use std::fs::File;
@@ -45,8 +47,14 @@ pub(crate) enum TraceCommand {
     Record(record::Args),
 }
 
+impl Runnable for TraceCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        run(self, invocation.output)
+    }
+}
+
 /// Carries a verb out.
-pub(crate) fn run(verb: &TraceCommand, output: Output) -> Result<ExitCode> {
+fn run(verb: &TraceCommand, output: Output) -> Result<ExitCode> {
     match verb {
         TraceCommand::Info(args) => info::run(args, output),
         TraceCommand::Stats(args) => stats::run(args, output),
@@ -55,7 +63,7 @@ pub(crate) fn run(verb: &TraceCommand, output: Output) -> Result<ExitCode> {
         TraceCommand::Sample(args) => change::sample(args, output),
         TraceCommand::Merge(args) => change::merge(args, output),
         TraceCommand::Anonymize(args) => change::anonymize(args, output),
-        TraceCommand::Record(args) => return crate::runtime::block_on(record::run(args, output))?,
+        TraceCommand::Record(args) => return block_on(record::run(args, output))?,
     }?;
     Ok(ExitCode::SUCCESS)
 }

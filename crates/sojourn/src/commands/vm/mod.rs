@@ -45,6 +45,7 @@ mod suspend;
 mod unsent;
 mod wire;
 
+use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::Output;
 use crate::progress::Bar;
 use args::{
@@ -56,6 +57,7 @@ use block::{Error, Result};
 use clap::Subcommand;
 use engine::Home;
 use folder::MachineFolder;
+use std::process::ExitCode;
 use wire::KeeperRequest;
 
 /// The verbs of `sojourn vm`.
@@ -176,14 +178,19 @@ Examples:
     Keep(keeper::VmKeepArgs),
 }
 
-impl VmCommand {
-    /// Whether it lasts as long as a machine does.
-    pub(crate) fn is_keeper(&self) -> bool {
-        matches!(self, Self::Keep(_))
+impl Runnable for VmCommand {
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        let home = invocation.home()?;
+        let work = run(self, &home, invocation.output);
+        // A keeper ends its machine in order when it is told to end.
+        match self {
+            Self::Keep(_) => finish(work),
+            _ => writes(work),
+        }
     }
 }
 
-pub(crate) async fn run(verb: &VmCommand, home: &Home, output: Output) -> Result<()> {
+async fn run(verb: &VmCommand, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     let outcome = carry_out(verb, home, output).await;
     match verb {

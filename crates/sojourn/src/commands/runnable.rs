@@ -1,0 +1,77 @@
+//! What a command is to the table of commands: its arguments, and what becomes of them.
+
+use crate::global::Global;
+use crate::interrupt;
+use crate::output::Output;
+use crate::runtime::block_on;
+use block::{Error, Result};
+use engine::Home;
+use server::remote::RemoteServer;
+use std::process::ExitCode;
+
+/// What a command without `--log` logs: a panic that a layer turned into an error is not told twice.
+pub(crate) const COMMAND_LOG: &str = "warn,panic=off";
+
+/// How the program was called, beside the command's own arguments.
+pub(crate) struct Invocation<'a> {
+    /// Options of every command.
+    pub(crate) global: &'a Global,
+    /// What the command prints its result as.
+    pub(crate) output: Output,
+    /// The whole command line, for commands that describe it.
+    pub(crate) program: fn() -> clap::Command,
+}
+
+impl Invocation<'_> {
+    /// The home that the command line means.
+    ///
+    /// # Errors
+    /// Any error from [`Global::home`].
+    pub(crate) fn home(&self) -> Result<Home> {
+        self.global.home()
+    }
+}
+
+/// A command of the table: what its arguments say of it, and how it is carried out.
+pub(crate) trait Runnable {
+    /// Whether root, on another user's home, carries it out as that user: it makes or reads what is in the
+    /// home, and needs no root for anything else. Asked only of commands that need a home.
+    fn works_as_owner(&self) -> bool {
+        true
+    }
+
+    /// What it logs without `--log`; `None` when it starts logging itself.
+    fn default_log(&self) -> Option<&'static str> {
+        Some(COMMAND_LOG)
+    }
+
+    /// Carries it out.
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode>;
+
+    /// Carries it out on a server of another machine.
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) unless the command can do that.
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        let _ = (server, output);
+        Err(Error::unsupported(
+            "with --server there are the commands cache, disk, drain, image, reload and status; run this one on \
+             the server's machine",
+        ))
+    }
+}
+
+/// The exit code of what is done.
+pub(crate) fn done(result: Result<()>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs a command to its end.
+pub(crate) fn finish(work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
+    done(block_on(work)?)
+}
+
+/// Runs a command that may write to a store: interrupted, it ends its sessions there.
+pub(crate) fn writes(work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
+    block_on(interrupt::unless_interrupted(work))?
+}
