@@ -26,6 +26,15 @@ pub(crate) struct Amounts {
     shares: Vec<f64>,
 }
 
+/// Names as a sentence has them: `a, b or c`.
+pub(crate) fn spoken(names: impl Iterator<Item = impl Into<String>>) -> String {
+    let names: Vec<String> = names.map(Into::into).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 impl Amounts {
     /// All of them in bytes, ascending, each once.
     pub(crate) fn of(&self, whole: u64) -> Vec<u64> {

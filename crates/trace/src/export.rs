@@ -33,7 +33,7 @@ pub fn format_of(path: &Path) -> Option<Format> {
 
 /// The formats that are written.
 fn written() -> impl Iterator<Item = Format> {
-    Format::ALL.into_iter().filter(|f| !matches!(f.definition().writer, FormatWriter::None))
+    Format::ALL.into_iter().filter(|format| format.is_written())
 }
 
 /// Names as a sentence has them: `a, b or c`.

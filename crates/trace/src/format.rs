@@ -1,6 +1,6 @@
 //! The table of the formats that can be read, and their names.
 
-use crate::foreign::definition::Definition;
+use crate::foreign::definition::{Alignment, Definition, FormatWriter};
 use crate::foreign::{blkparse, csv, fio, ids32, load, msr, numbers, oracle, spc, vscsi};
 use crate::native;
 use block::{Error, Result};
@@ -64,6 +64,21 @@ impl Format {
     pub const fn as_str(self) -> &'static str {
         self.definition().name
     }
+
+    /// Whether traces can be written in it.
+    pub const fn is_written(self) -> bool {
+        !matches!(self.definition().writer, FormatWriter::None)
+    }
+
+    /// What the name of a file in it ends in, without the point: the usual one. `None` for one that is only read.
+    pub fn usual_ending(self) -> Option<&'static str> {
+        self.definition().endings.first().copied()
+    }
+
+    /// Whether it numbers blocks, whose size the reader has to say.
+    pub const fn numbers_blocks(self) -> bool {
+        matches!(self.definition().alignment, Alignment::Block)
+    }
 }
 
 impl fmt::Display for Format {
@@ -89,7 +104,6 @@ impl FromStr for Format {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::definition::FormatWriter;
 
     #[test]
     fn the_page_has_every_format_of_the_table_and_says_whether_it_is_written() {
@@ -100,7 +114,7 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("docs/trace.md has no row for {format}"));
             let cells: Vec<_> = row.split('|').map(str::trim).collect();
             let definition = format.definition();
-            let written = !matches!(definition.writer, FormatWriter::None);
+            let written = format.is_written();
             assert_eq!((cells[3], cells[4] == "yes"), ("yes", written), "{format}");
             assert_eq!(written, !definition.endings.is_empty(), "{format}");
             assert_eq!(definition.reader.is_none(), format == Format::Sojourn, "{format}");

@@ -2,7 +2,7 @@
 
 use super::parameters::Tunable;
 use super::slotted::Slotted;
-use super::{Algorithm, Policy, Room, duel, fbr, fmpq, lirs, mq, s3fifo, twoq, wtinylfu};
+use super::{Algorithm, Policy, Room};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ macro_rules! policies {
     ($(
         $(#[$doc:meta])*
         $policy:ident = $module:ident, serves: $serves:literal
-            $(, tuned by $parameters:ident: $type:ty)?;
+            $(, tuned by $parameters:ident: $type:ident)?;
     )*) => {
         $(pub use super::$module::$policy;)*
 
@@ -28,7 +28,7 @@ macro_rules! policies {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub enum PolicyKind {
-            $($(#[$doc])* $policy $(($type))?,)*
+            $($(#[$doc])* $policy $((super::$module::$type))?,)*
         }
 
         impl PolicyKind {
@@ -36,7 +36,7 @@ macro_rules! policies {
 
             /// All of them with their default parameters, in the order of their names.
             pub fn all() -> [Self; Self::COUNT] {
-                [$(Self::$policy $((<$type>::default()))?,)*]
+                [$(Self::$policy $((super::$module::$type::default()))?,)*]
             }
 
             /// The name, as configuration and command line spell it.
@@ -91,29 +91,29 @@ policies! {
     /// [`Clock`]: in order of arrival, with a second chance.
     Clock = clock, serves: false;
     /// [`Duel`]: as LRU or LIRS would, whichever missed less lately.
-    Duel = duel, serves: true, tuned by p: duel::DuelParameters;
+    Duel = duel, serves: true, tuned by p: DuelParameters;
     /// [`Fbr`]: the least often used of those not used for long leaves.
-    Fbr = fbr, serves: true, tuned by p: fbr::FbrParameters;
+    Fbr = fbr, serves: true, tuned by p: FbrParameters;
     /// [`Fifo`]: the first that came leaves.
     Fifo = fifo, serves: false;
     /// [`Fmpq`]: the least recently used of the least often used leaves; for a cache behind caches.
-    Fmpq = fmpq, serves: true, tuned by p: fmpq::FmpqParameters;
+    Fmpq = fmpq, serves: true, tuned by p: FmpqParameters;
     /// [`Lfu`]: the least often used leaves.
     Lfu = lfu, serves: false;
     /// [`Lirs`]: keeps what came back soon.
-    Lirs = lirs, serves: true, tuned by p: lirs::LirsParameters;
+    Lirs = lirs, serves: true, tuned by p: LirsParameters;
     /// [`Lru`]: the least recently used entry leaves.
     Lru = lru, serves: true;
     /// [`Mq`]: FMPQ that learns its lifetime.
-    Mq = mq, serves: true, tuned by p: mq::MqParameters;
+    Mq = mq, serves: true, tuned by p: MqParameters;
     /// [`S3Fifo`]: queues only; what is not used soon leaves soon.
-    S3Fifo = s3fifo, serves: true, tuned by p: s3fifo::S3FifoParameters;
+    S3Fifo = s3fifo, serves: true, tuned by p: S3FifoParameters;
     /// [`Sieve`]: a hand passes over what stays where it is.
     Sieve = sieve, serves: false;
     /// [`TwoQ`]: keeps what comes back after it left.
-    TwoQ = twoq, serves: true, tuned by p: twoq::TwoQParameters;
+    TwoQ = twoq, serves: true, tuned by p: TwoQParameters;
     /// [`WTinyLfu`]: what is new has to be used more often than what would leave.
-    WTinyLfu = wtinylfu, serves: true, tuned by p: wtinylfu::WTinyLfuParameters;
+    WTinyLfu = wtinylfu, serves: true, tuned by p: WTinyLfuParameters;
 }
 
 /// What is done with an algorithm of whatever type.
@@ -128,13 +128,18 @@ impl Default for PolicyKind {
     fn default() -> Self {
         // The best on average over all loads of docs/simulate.md, and hardly ever behind LRU, where
         // every other one misses much more than LRU in some of them.
-        Self::Duel(duel::DuelParameters::default())
+        Self::Duel(super::duel::DuelParameters::default())
     }
 }
 
 impl PolicyKind {
+    /// Those that a server should use, in the order of their names.
+    pub fn serving() -> impl Iterator<Item = Self> {
+        Self::all().into_iter().filter(|kind| kind.serves())
+    }
+
     /// FMPQ with its default parameters.
-    pub const FMPQ: Self = Self::Fmpq(fmpq::FmpqParameters::DEFAULT);
+    pub const FMPQ: Self = Self::Fmpq(super::fmpq::FmpqParameters::DEFAULT);
 
     /// The same for a cache of one `n`th of the size, on the accesses to one `n`th of the keys: what is a number
     /// and no part of the cache becomes smaller, too.

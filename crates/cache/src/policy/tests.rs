@@ -86,41 +86,53 @@ fn decide_alike(
     }
 }
 
-/// Policies with parameters as varied as a small cache can tell.
+/// All policies of the table, with parameters as varied as a small cache can tell.
 fn kind() -> impl Strategy<Value = PolicyKind> {
+    prop::strategy::Union::new(PolicyKind::all().map(tuned))
+}
+
+/// A policy, and its parameters where it has some.
+fn tuned(kind: PolicyKind) -> BoxedStrategy<PolicyKind> {
     let part = || (0u32..=100).prop_map(Ratio::hundredths);
     let times = || (0u32..=400).prop_map(Ratio::hundredths);
-    prop_oneof![
-        Just(PolicyKind::Arc),
-        Just(PolicyKind::Clock),
-        (1u32..30, part(), times()).prop_map(|(lead, queue, history)| {
-            PolicyKind::Duel(duel::DuelParameters { lead, queue, history })
-        }),
-        (part(), part(), 1u32..4)
-            .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::FbrParameters { new, old, mean })),
-        Just(PolicyKind::Fifo),
-        (1u8..9, times(), times()).prop_map(|(queues, lifetime, history)| {
-            PolicyKind::Fmpq(fmpq::FmpqParameters { queues, lifetime, history })
-        }),
-        Just(PolicyKind::Lfu),
-        (part(), times())
-            .prop_map(|(queue, history)| PolicyKind::Lirs(lirs::LirsParameters { queue, history })),
-        Just(PolicyKind::Lru),
-        (1u8..9, times())
-            .prop_map(|(queues, history)| PolicyKind::Mq(mq::MqParameters { queues, history })),
-        (part(), times(), 1u8..4, any::<bool>()).prop_map(|(small, history, promote, main)| {
-            let fill = if main { s3fifo::Fill::Main } else { s3fifo::Fill::Small };
-            PolicyKind::S3Fifo(s3fifo::S3FifoParameters { small, history, promote, fill })
-        }),
-        Just(PolicyKind::Sieve),
-        (part(), times()).prop_map(|(inside, outside)| PolicyKind::TwoQ(twoq::TwoQParameters {
-            inside,
-            outside
-        })),
-        (part(), part()).prop_map(|(window, protected)| {
-            PolicyKind::WTinyLfu(wtinylfu::WTinyLfuParameters { window, protected })
-        }),
-    ]
+    match kind {
+        PolicyKind::Duel(_) => (1u32..30, part(), times())
+            .prop_map(|(lead, queue, history)| {
+                PolicyKind::Duel(duel::DuelParameters { lead, queue, history })
+            })
+            .boxed(),
+        PolicyKind::Fbr(_) => (part(), part(), 1u32..4)
+            .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::FbrParameters { new, old, mean }))
+            .boxed(),
+        PolicyKind::Fmpq(_) => (1u8..9, times(), times())
+            .prop_map(|(queues, lifetime, history)| {
+                PolicyKind::Fmpq(fmpq::FmpqParameters { queues, lifetime, history })
+            })
+            .boxed(),
+        PolicyKind::Lirs(_) => (part(), times())
+            .prop_map(|(queue, history)| PolicyKind::Lirs(lirs::LirsParameters { queue, history }))
+            .boxed(),
+        PolicyKind::Mq(_) => (1u8..9, times())
+            .prop_map(|(queues, history)| PolicyKind::Mq(mq::MqParameters { queues, history }))
+            .boxed(),
+        PolicyKind::S3Fifo(_) => (part(), times(), 1u8..4, any::<bool>())
+            .prop_map(|(small, history, promote, main)| {
+                let fill = if main { s3fifo::Fill::Main } else { s3fifo::Fill::Small };
+                PolicyKind::S3Fifo(s3fifo::S3FifoParameters { small, history, promote, fill })
+            })
+            .boxed(),
+        PolicyKind::TwoQ(_) => (part(), times())
+            .prop_map(|(inside, outside)| {
+                PolicyKind::TwoQ(twoq::TwoQParameters { inside, outside })
+            })
+            .boxed(),
+        PolicyKind::WTinyLfu(_) => (part(), part())
+            .prop_map(|(window, protected)| {
+                PolicyKind::WTinyLfu(wtinylfu::WTinyLfuParameters { window, protected })
+            })
+            .boxed(),
+        other => Just(other).boxed(),
+    }
 }
 
 #[test]
@@ -229,7 +241,7 @@ fn fmpq_lets_go_of_what_was_used_often_long_ago() {
 /// Behind a client's LRU cache SIEVE freezes; a policy for servers must not.
 #[test]
 fn policies_for_servers_go_with_the_load() {
-    for kind in PolicyKind::all().into_iter().filter(|kind| kind.serves()) {
+    for kind in PolicyKind::serving() {
         let mut cache = Simulated::new(kind.build(100), 100);
         for _ in 0..20 {
             cache.access_all(0..80);

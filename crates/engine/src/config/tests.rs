@@ -3,6 +3,7 @@ use super::template::TEMPLATE;
 use super::throttle::ThrottleRule;
 use access::Rule;
 use block::{ByteSize, ErrorKind};
+use cache::PolicyKind;
 use proptest::prelude::*;
 
 proptest! {
@@ -61,6 +62,21 @@ fn the_documentation_names_every_key_and_its_example_is_valid() {
         } else if let Some((key, _)) = line.trim_start_matches("# ").split_once(" = ") {
             assert!(page.contains(&format!("| `{table}{key}` |")), "{table}{key}");
         }
+    }
+}
+
+#[test]
+fn the_template_and_the_documentation_name_the_policies_that_serve() {
+    let page = include_str!("../../../../docs/config.md");
+    let line =
+        |text: &'static str, begin: &str| text.lines().find(|l| l.starts_with(begin)).unwrap();
+    let row = line(page, "| `cache.policy` |");
+    let template = line(TEMPLATE, "# policy = ");
+    let words: Vec<_> = template.split(|c: char| !c.is_alphanumeric()).collect();
+    for kind in PolicyKind::all() {
+        let name = kind.as_str();
+        assert_eq!(row.contains(&format!("`{name}`")), kind.serves(), "docs/config.md: {name}");
+        assert_eq!(words.contains(&name), kind.serves(), "the template: {name}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::reload::server;
 use super::runnable::{Invocation, Runnable, finish, writes};
+use crate::lists::spoken;
 use crate::output::{Output, Table, fields};
 use ::cache::{Forecast, PolicyKind};
 use block::{ByteSize, Result};
@@ -45,10 +46,14 @@ pub(crate) struct SetArgs {
     /// Memory for chunks
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// What stays when it is full: duel, fmpq, mq, lru, twoq, fbr, arc, lirs, s3fifo
-    /// or wtinylfu, with parameters if wanted (fmpq:lifetime=8)
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", help = policy_help())]
     policy: Option<PolicyKind>,
+}
+
+/// The help of `--policy`: what there is for a server.
+fn policy_help() -> String {
+    let names = spoken(PolicyKind::serving().map(PolicyKind::as_str));
+    format!("What stays when it is full: {names}, with parameters if wanted (fmpq:lifetime=8)")
 }
 
 impl SetArgs {

@@ -1,8 +1,8 @@
 //! `sojourn trace convert`, `cut`, `sample`, `merge`, `anonymize`: one trace from others.
 
-use super::{Reading, kept, must_not_be_read, named, stem};
+use super::{Reading, formats, kept, must_not_be_read, named, stem};
 use crate::commands::image::target::exists;
-use crate::lists::Numbers;
+use crate::lists::{Numbers, spoken};
 use crate::output::{Output, visible};
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
@@ -23,16 +23,30 @@ const FEW_REQUESTS: u64 = 1000;
 /// How a trace is written.
 #[derive(Debug, clap::Args)]
 struct Writing {
-    /// The file to write: NAME.sjt, .iolog, .load, .csv or .oracleGeneral, text formats with .gz or
-    /// .zst behind it; - is the standard output
+    #[arg(help = out_help())]
     out: PathBuf,
-    /// Its format: sojourn, fio, load, csv, oracle-general [default: by its name; sojourn for - and
-    /// for a name without an ending]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", help = to_help())]
     to: Option<Format>,
     /// Replace the file when it exists
     #[arg(long)]
     force: bool,
+}
+
+/// The help of the file to write.
+fn out_help() -> String {
+    let endings = Format::ALL.into_iter().filter_map(Format::usual_ending);
+    let names = spoken(endings.map(|ending| format!(".{ending}")));
+    format!(
+        "The file to write: NAME{names}, text formats with .gz or .zst behind it; - is the standard output"
+    )
+}
+
+/// The help of `--to`.
+fn to_help() -> String {
+    let written = formats(Format::is_written);
+    format!(
+        "Its format: {written} [default: by its name; sojourn for - and for a name without an ending]"
+    )
 }
 
 impl Writing {

@@ -71,9 +71,7 @@ fn run(verb: &TraceCommand, output: Output) -> Result<ExitCode> {
 /// How a trace is read.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Reading {
-    /// The trace's format: sojourn, fio, blkparse, load, msr, spc, csv, mqsim, lis, ids, vscsi,
-    /// oracle-general, ids32 [default: guessed]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", help = format_help())]
     format: Option<Format>,
     /// Bytes to add to each offset, so that a partition is aligned again
     #[arg(long, value_name = "SIZE", default_value = "0")]
@@ -81,9 +79,25 @@ pub(crate) struct Reading {
     /// Put the requests of an unsorted trace in order of time; takes 200 MiB of memory
     #[arg(long)]
     sort: bool,
-    /// The size of a block where a format numbers blocks (ids, ids32, oracle-general)
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = unit)]
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = unit, help = unit_help())]
     unit: u32,
+}
+
+/// The names of the formats that are `so`, in the order in which they are tried.
+fn formats(so: impl Fn(Format) -> bool) -> String {
+    let names: Vec<_> = Format::ALL.into_iter().filter(|f| so(*f)).map(Format::as_str).collect();
+    names.join(", ")
+}
+
+/// The help of `--format`.
+fn format_help() -> String {
+    format!("The trace's format: {} [default: guessed]", formats(|_| true))
+}
+
+/// The help of `--unit`.
+fn unit_help() -> String {
+    let numbered = formats(Format::numbers_blocks);
+    format!("The size of a block where a format numbers blocks ({numbered})")
 }
 
 /// Reads the size of a block.
