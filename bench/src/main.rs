@@ -69,6 +69,7 @@ use anyhow::{Context, Result, ensure};
 use block::ByteSize;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -213,15 +214,18 @@ fn main() -> ExitCode {
 }
 
 impl Arguments {
-    /// Whether every cell of every server of ours was measured.
+    /// Does what was asked for; whether every cell of every server of ours was measured, and every goal reached.
     fn run(self) -> Result<bool> {
-        if let Some(BenchCommand::RawServer { place, size }) = self.command {
-            raw::serve(&place::Endpoint::parse(&place), size)?;
-            return Ok(true);
-        }
-        if let Some(BenchCommand::Hog) = self.command {
-            hogs::compute();
-            return Ok(true);
+        match &self.command {
+            Some(BenchCommand::RawServer { place, size }) => {
+                raw::serve(&place::Endpoint::parse(place), *size)?;
+                return Ok(true);
+            }
+            Some(BenchCommand::Hog) => {
+                hogs::compute();
+                return Ok(true);
+            }
+            _ => {}
         }
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let scratch = scratch::Scratch::make(&parent)?;
@@ -229,69 +233,69 @@ impl Arguments {
             Some(path) => path.clone(),
             None => std::env::current_exe()?.with_file_name("sojourn"),
         };
-        if let Some(BenchCommand::Store(images)) = &self.command {
-            let report = store::run(images, &sojourn, scratch.path(), self.rounds)?;
-            print!("{report}");
-            write_json(self.json.as_deref(), &report)?;
-            return Ok(report.all_reached());
-        }
         match &self.command {
-            Some(BenchCommand::Storm(options)) => {
-                let report = storm::run(options, &sojourn, scratch.path())?;
-                print!("{report}");
-                write_json(self.json.as_deref(), &report)?;
-                return Ok(report.all_reached());
+            Some(command) => self.measure(command, &sojourn, scratch.path()),
+            None => self.compare(sojourn, &scratch),
+        }
+    }
+
+    /// Carries out the measurement of a command; whether it reached its goals.
+    fn measure(&self, command: &BenchCommand, sojourn: &Path, dir: &Path) -> Result<bool> {
+        let window =
+            |usual: f64| Duration::from_secs_f64(self.seconds.unwrap_or(usual).clamp(0.05, 600.0));
+        let rounds = self.rounds.clamp(1, 100);
+        match command {
+            BenchCommand::Store(images) => {
+                let report = store::run(images, sojourn, dir, self.rounds)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
             }
-            Some(BenchCommand::Fairness(options)) => {
-                let report = fairness::run(options, &sojourn, scratch.path())?;
-                print!("{report}");
-                write_json(self.json.as_deref(), &report)?;
-                return Ok(report.all_reached());
+            BenchCommand::Storm(options) => {
+                let report = storm::run(options, sojourn, dir)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
             }
-            Some(BenchCommand::Clients) => {
-                let report = clients::run(&sojourn, scratch.path())?;
-                print!("{report}");
-                write_json(self.json.as_deref(), &report)?;
-                return Ok(report.all_reached());
+            BenchCommand::Fairness(options) => {
+                let report = fairness::run(options, sojourn, dir)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
             }
-            Some(BenchCommand::Record) => {
+            BenchCommand::Clients => {
+                let report = clients::run(sojourn, dir)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
+            }
+            BenchCommand::Record => {
                 let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0));
-                let cost = record::run(&sojourn, scratch.path(), window, self.rounds)?;
-                print!("{cost}");
-                write_json(self.json.as_deref(), &cost)?;
-                return Ok(true);
+                self.show(&record::run(sojourn, dir, window, self.rounds)?)?;
+                Ok(true)
             }
-            _ => {}
+            BenchCommand::Reopen { disk, private } => {
+                self.show(&reopen::run(sojourn, dir, disk.0, private.0)?)?;
+                Ok(true)
+            }
+            BenchCommand::Tls => {
+                let report = tls::run(sojourn, dir, window(2.0), rounds)?;
+                self.show(&report)?;
+                Ok(report.is_reached())
+            }
+            BenchCommand::VhostUser => {
+                let report = vhost_user::run(sojourn, dir, window(1.0), rounds)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
+            }
+            BenchCommand::Iscsi => {
+                let report = iscsi::run(sojourn, dir, window(1.0), rounds)?;
+                self.show(&report)?;
+                Ok(report.all_reached())
+            }
+            // They measure nothing: they are what is started beside.
+            BenchCommand::RawServer { .. } | BenchCommand::Hog => Ok(true),
         }
-        if let Some(BenchCommand::Reopen { disk, private }) = self.command {
-            let reopened = reopen::run(&sojourn, scratch.path(), disk.0, private.0)?;
-            print!("{reopened}");
-            write_json(self.json.as_deref(), &reopened)?;
-            return Ok(true);
-        }
-        if let Some(BenchCommand::Tls) = self.command {
-            let window = Duration::from_secs_f64(self.seconds.unwrap_or(2.0).clamp(0.05, 600.0));
-            let report = tls::run(&sojourn, scratch.path(), window, self.rounds.clamp(1, 100))?;
-            print!("{report}");
-            write_json(self.json.as_deref(), &report)?;
-            return Ok(report.is_reached());
-        }
-        if let Some(BenchCommand::VhostUser) = self.command {
-            let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
-            let rounds = self.rounds.clamp(1, 100);
-            let report = vhost_user::run(&sojourn, scratch.path(), window, rounds)?;
-            print!("{report}");
-            write_json(self.json.as_deref(), &report)?;
-            return Ok(report.all_reached());
-        }
-        if let Some(BenchCommand::Iscsi) = self.command {
-            let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
-            let rounds = self.rounds.clamp(1, 100);
-            let report = iscsi::run(&sojourn, scratch.path(), window, rounds)?;
-            print!("{report}");
-            write_json(self.json.as_deref(), &report)?;
-            return Ok(report.all_reached());
-        }
+    }
+
+    /// Compares the servers; whether every cell of every server of ours was measured.
+    fn compare(self, sojourn: PathBuf, scratch: &scratch::Scratch) -> Result<bool> {
         let window = self.seconds.unwrap_or(if self.quick { 0.2 } else { 0.5 });
         ensure!(
             (0.05..=600.0).contains(&window),
@@ -305,20 +309,8 @@ impl Arguments {
             "--size {} is out of range; use whole MiB from 64MiB to 64GiB",
             self.size
         );
-        let loads: Vec<load::PatternLoad> = load::ALL
-            .iter()
-            .filter(|load| if self.load.is_empty() { !self.quick || load.quick } else { true })
-            .filter(|load| {
-                self.load.is_empty() || self.load.iter().any(|name| load.name().starts_with(name))
-            })
-            .copied()
-            .collect();
-        ensure!(
-            !loads.is_empty(),
-            "no load is called {:?}; the loads are {}",
-            self.load,
-            load::ALL.map(|load| load.name()).join(", ")
-        );
+        let loads = self.loads()?;
+        let json = self.json;
         let options = series::SeriesOptions {
             window: Duration::from_secs_f64(window),
             rounds: self.rounds,
@@ -334,14 +326,39 @@ impl Arguments {
         scratch.must_hold(options.room())?;
         let series = series::run(&options, scratch.path())?;
         let report = report::ComparisonReport::new(&options, &series);
-        print!("{report}");
-        write_json(self.json.as_deref(), &report)?;
+        show(&report, json.as_deref())?;
         Ok(report.ours_complete())
+    }
+
+    /// The loads to compare under.
+    fn loads(&self) -> Result<Vec<load::PatternLoad>> {
+        let loads: Vec<load::PatternLoad> = load::ALL
+            .iter()
+            .filter(|load| if self.load.is_empty() { !self.quick || load.quick } else { true })
+            .filter(|load| {
+                self.load.is_empty() || self.load.iter().any(|name| load.name().starts_with(name))
+            })
+            .copied()
+            .collect();
+        ensure!(
+            !loads.is_empty(),
+            "no load is called {:?}; the loads are {}",
+            self.load,
+            load::ALL.map(|load| load.name()).join(", ")
+        );
+        Ok(loads)
+    }
+
+    /// Prints a report, and writes it where the command line says.
+    fn show(&self, report: &(impl Display + Serialize)) -> Result<()> {
+        show(report, self.json.as_deref())
     }
 }
 
-fn write_json(path: Option<&Path>, result: &impl Serialize) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let text = serde_json::to_string_pretty(result)?;
+/// Prints a report, and writes it as JSON into a file.
+fn show(report: &(impl Display + Serialize), json: Option<&Path>) -> Result<()> {
+    print!("{report}");
+    let Some(path) = json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report)?;
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }

@@ -113,45 +113,60 @@ impl Run {
         self.disk = Some(self.home.open("d").await);
     }
 
+    async fn write(&mut self, span: Span, durable: bool) {
+        self.tag = self.tag % 250 + 1;
+        let data = vec![self.tag; span.len() as usize];
+        let durability = if durable { Durability::Durable } else { Durability::Buffered };
+        self.disk().write(span, &data, durability).await.unwrap();
+        self.changed(span, self.tag);
+        if durable {
+            // This one alone, but nothing else may be worse off.
+            self.flushed[span.offset() as usize..span.end() as usize].fill(self.tag);
+            let (start, end) = (span.offset() as usize, span.end() as usize);
+            for (range, _) in &mut self.since {
+                if range.start >= start && range.end <= end {
+                    *range = 0..0;
+                }
+            }
+        }
+    }
+
+    async fn discard(&mut self, span: Span) {
+        let disk = self.disk();
+        disk.discard(span, Durability::Buffered).await.unwrap();
+        let found = bytes(&*disk).await;
+        let range = span.offset() as usize..span.end() as usize;
+        for (new, old) in found[range.clone()].iter().zip(&self.now[range]) {
+            assert!(*new == 0 || new == old, "discard made up bytes");
+        }
+        self.now = found;
+        self.since.push((span.offset() as usize..span.end() as usize, 0));
+    }
+
+    /// After a crash each byte is as it was when it was last flushed, or as it was written since.
+    async fn what_was_flushed_is_there(&mut self) {
+        let found = bytes(&*self.disk()).await;
+        assert_eq!(found.len(), self.now.len());
+        for (i, byte) in found.iter().enumerate() {
+            let possible = *byte == self.flushed[i]
+                || self.since.iter().any(|(r, value)| r.contains(&i) && value == byte);
+            assert!(possible, "byte {i} holds {byte} after a crash");
+        }
+        self.now = found;
+    }
+
     async fn step(&mut self, step: Step) {
         let disk = self.disk();
         let buffered = Durability::Buffered;
         match step {
-            Step::Write(at, len, durable) => {
-                let span = self.span(at, len);
-                self.tag = self.tag % 250 + 1;
-                let data = vec![self.tag; span.len() as usize];
-                let durability = if durable { Durability::Durable } else { buffered };
-                disk.write(span, &data, durability).await.unwrap();
-                self.changed(span, self.tag);
-                if durable {
-                    // This one alone, but nothing else may be worse off.
-                    self.flushed[span.offset() as usize..span.end() as usize].fill(self.tag);
-                    let (start, end) = (span.offset() as usize, span.end() as usize);
-                    for (range, _) in &mut self.since {
-                        if range.start >= start && range.end <= end {
-                            *range = 0..0;
-                        }
-                    }
-                }
-            }
+            Step::Write(at, len, durable) => self.write(self.span(at, len), durable).await,
             Step::Zero(at, len, may_punch) => {
                 let span = self.span(at, len);
                 let mode = ZeroMode { may_punch, only_if_fast: false };
                 disk.zero(span, mode, buffered).await.unwrap();
                 self.changed(span, 0);
             }
-            Step::Discard(at, len) => {
-                let span = self.span(at, len);
-                disk.discard(span, buffered).await.unwrap();
-                let found = bytes(&*disk).await;
-                let range = span.offset() as usize..span.end() as usize;
-                for (new, old) in found[range.clone()].iter().zip(&self.now[range]) {
-                    assert!(*new == 0 || new == old, "discard made up bytes");
-                }
-                self.now = found;
-                self.since.push((span.offset() as usize..span.end() as usize, 0));
-            }
+            Step::Discard(at, len) => self.discard(self.span(at, len)).await,
             Step::Flush => {
                 disk.flush().await.unwrap();
                 self.flushed();
@@ -211,14 +226,7 @@ impl Run {
             Step::Kill => {
                 drop(disk);
                 self.reopen().await;
-                let found = bytes(&*self.disk()).await;
-                assert_eq!(found.len(), self.now.len());
-                for (i, byte) in found.iter().enumerate() {
-                    let possible = *byte == self.flushed[i]
-                        || self.since.iter().any(|(r, value)| r.contains(&i) && value == byte);
-                    assert!(possible, "byte {i} holds {byte} after a crash");
-                }
-                self.now = found;
+                self.what_was_flushed_is_there().await;
             }
         }
     }

@@ -590,119 +590,142 @@ struct Writer {
     stored: Option<RefBody>,
 }
 
-async fn run(steps: Vec<Step>) {
-    let (store, backend) = fresh().await;
-    let mut names: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    let mut writers: Vec<Writer> = Vec::new();
-    let (mut made, mut damaged) = (0, false);
-    for step in steps {
+/// Writers and collections in turn, and what the store has to hold.
+struct Interleaving {
+    store: Store,
+    backend: Clocked,
+    names: BTreeMap<String, Vec<u8>>,
+    writers: Vec<Writer>,
+    made: u32,
+    /// Whether a list of garbage is damaged: then others may refuse.
+    damaged: bool,
+}
+
+impl Interleaving {
+    async fn step(&mut self, step: Step) {
         match step {
-            Step::Begin(pieces) => {
-                let session = match store.session("a test").await {
-                    Err(e) if damaged => {
-                        assert_eq!(e.kind(), ErrorKind::Corrupt);
-                        continue;
-                    }
-                    other => other.unwrap(),
-                };
-                writers.push(Writer { session, pieces, stored: None });
-            }
-            Step::Write(at) if at < writers.len() => {
-                let writer = &mut writers[at];
+            Step::Begin(pieces) => self.begin(pieces).await,
+            Step::Write(at) if at < self.writers.len() => {
+                let writer = &mut self.writers[at];
                 writer.stored = Some(store_in(&writer.session, &writer.pieces).await);
             }
-            Step::Derive(at, from, piece) if at < writers.len() && from < names.len() => {
-                let writer = &mut writers[at];
-                let name = names.keys().nth(from).unwrap();
-                let Some(found) = writer.session.hold(RefKind::Image, name).await.ok().flatten()
-                else {
-                    continue;
-                };
-                let mut pieces = names[name].clone();
-                pieces[0] = piece;
-                let base = store.manifest(&found.body.manifest.unwrap()).await.unwrap();
-                let view = Memory::from(image(&pieces));
-                let changed = [Span::between(0, (PIECE * PAGE) as u64)];
-                let size = base.size();
-                let done = import::derive(
-                    &writer.session,
-                    &base,
-                    size,
-                    &view,
-                    &changed,
-                    Grain::Blocks,
-                    &(),
-                );
-                let manifest = done.await.unwrap().manifest;
-                (writer.pieces, writer.stored) = (pieces, Some(body(manifest, size)));
+            Step::Derive(at, from, piece) if at < self.writers.len() && from < self.names.len() => {
+                self.derive(at, from, piece).await;
             }
-            Step::Publish(at) if at < writers.len() => {
-                let Writer { session, pieces, stored } = writers.remove(at);
-                let Some(body) = stored else { continue };
-                made += 1;
-                let name = format!("i:{made}");
-                let outcome = session.publish(RefKind::Image, &name, body).await;
-                match session.close(outcome).await {
-                    Ok(_) => drop(names.insert(name, pieces)),
-                    Err(e) => assert_eq!(e.kind(), ErrorKind::Fenced),
-                }
+            Step::Publish(at) if at < self.writers.len() => self.publish(at).await,
+            Step::Crash(at) if at < self.writers.len() => drop(self.writers.remove(at)),
+            Step::Remove(at) if at < self.names.len() => {
+                let name = self.names.keys().nth(at).unwrap().clone();
+                self.names.remove(&name);
+                remove(&self.store, &name).await;
             }
-            Step::Crash(at) if at < writers.len() => drop(writers.remove(at)),
-            Step::Remove(at) if at < names.len() => {
-                let name = names.keys().nth(at).unwrap().clone();
-                names.remove(&name);
-                remove(&store, &name).await;
-            }
-            Step::Collect(grace, rewrite) => {
-                let grace = if grace { Duration::from_secs(DAY / 2) } else { Duration::ZERO };
-                let rewrite_below = f64::from(rewrite) / 2.0;
-                let options = GcOptions { grace, rewrite_below, ..GcOptions::default() };
-                match collect(&store, &options, &()).await {
-                    // Others are at work.
-                    Err(e) if damaged => assert_eq!(e.kind(), ErrorKind::Conflict),
-                    done => {
-                        done.unwrap();
-                        damaged = false;
-                    }
-                }
-                for (name, pieces) in &names {
-                    assert_eq!(read(&backend, name).await, image(pieces), "{name}");
-                }
-            }
+            Step::Collect(grace, rewrite) => self.collect(grace, rewrite).await,
             Step::Damage(at) => {
-                let lists = objects::list(&backend, "condemned").await.unwrap();
+                let lists = objects::list(&self.backend, "condemned").await.unwrap();
                 if let Some(meta) = lists.get(at) {
-                    backend.put(&meta.location, "damage".into()).await.unwrap();
-                    damaged = true;
+                    self.backend.put(&meta.location, "damage".into()).await.unwrap();
+                    self.damaged = true;
                 }
             }
-            Step::Wait(seconds) => backend.advance(seconds),
+            Step::Wait(seconds) => self.backend.advance(seconds),
             _ => {}
         }
     }
-    drop(writers);
-    backend.advance(2 * DAY);
-    gc(&store, now()).await;
-    // A pack that the first one rewrote, and that earlier ones had moved chunks to, leaves a record for
-    // those who read it just then; nobody needs that any more.
-    gc(&store, now()).await;
-    let clean = gc(&store, now()).await;
-    assert_eq!((clean.found, clean.freed), (Amount::default(), Amount::default()));
-    assert!(clean.waiting.is_empty() && clean.doubts.is_empty());
-    assert_eq!(count(&backend, "pins").await, 0);
-    for (name, pieces) in &names {
-        assert_eq!(read(&backend, name).await, image(pieces), "{name}");
+
+    async fn begin(&mut self, pieces: Vec<u8>) {
+        let session = match self.store.session("a test").await {
+            Err(e) if self.damaged => return assert_eq!(e.kind(), ErrorKind::Corrupt),
+            other => other.unwrap(),
+        };
+        self.writers.push(Writer { session, pieces, stored: None });
     }
-    if names.is_empty() {
-        for prefix in ["packs", "segments", "manifests", "moved"] {
-            assert_eq!(count(&backend, prefix).await, 0, "{prefix}");
+
+    async fn derive(&mut self, at: usize, from: usize, piece: u8) {
+        let writer = &mut self.writers[at];
+        let name = self.names.keys().nth(from).unwrap();
+        let Some(found) = writer.session.hold(RefKind::Image, name).await.ok().flatten() else {
+            return;
+        };
+        let mut pieces = self.names[name].clone();
+        pieces[0] = piece;
+        let base = self.store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+        let view = Memory::from(image(&pieces));
+        let changed = [Span::between(0, (PIECE * PAGE) as u64)];
+        let size = base.size();
+        let done =
+            import::derive(&writer.session, &base, size, &view, &changed, Grain::Blocks, &());
+        let manifest = done.await.unwrap().manifest;
+        (writer.pieces, writer.stored) = (pieces, Some(body(manifest, size)));
+    }
+
+    async fn publish(&mut self, at: usize) {
+        let Writer { session, pieces, stored } = self.writers.remove(at);
+        let Some(body) = stored else { return };
+        self.made += 1;
+        let name = format!("i:{}", self.made);
+        let outcome = session.publish(RefKind::Image, &name, body).await;
+        match session.close(outcome).await {
+            Ok(_) => drop(self.names.insert(name, pieces)),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Fenced),
         }
     }
-    for name in names.keys() {
-        let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
-        let report = verify::manifest(&store, &found.body.manifest.unwrap(), &()).await.unwrap();
-        assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+
+    async fn collect(&mut self, grace: bool, rewrite: u8) {
+        let grace = if grace { Duration::from_secs(DAY / 2) } else { Duration::ZERO };
+        let rewrite_below = f64::from(rewrite) / 2.0;
+        let options = GcOptions { grace, rewrite_below, ..GcOptions::default() };
+        match collect(&self.store, &options, &()).await {
+            // Others are at work.
+            Err(e) if self.damaged => assert_eq!(e.kind(), ErrorKind::Conflict),
+            done => {
+                done.unwrap();
+                self.damaged = false;
+            }
+        }
+        self.names_have_their_content().await;
     }
+
+    async fn names_have_their_content(&self) {
+        for (name, pieces) in &self.names {
+            assert_eq!(read(&self.backend, name).await, image(pieces), "{name}");
+        }
+    }
+
+    /// All writers are gone, and two days later nothing is left but what names lead to.
+    async fn end(mut self) {
+        self.writers.clear();
+        let Self { store, backend, names, .. } = &self;
+        backend.advance(2 * DAY);
+        gc(store, now()).await;
+        // A pack that the first one rewrote, and that earlier ones had moved chunks to, leaves a record for
+        // those who read it just then; nobody needs that any more.
+        gc(store, now()).await;
+        let clean = gc(store, now()).await;
+        assert_eq!((clean.found, clean.freed), (Amount::default(), Amount::default()));
+        assert!(clean.waiting.is_empty() && clean.doubts.is_empty());
+        assert_eq!(count(backend, "pins").await, 0);
+        self.names_have_their_content().await;
+        if names.is_empty() {
+            for prefix in ["packs", "segments", "manifests", "moved"] {
+                assert_eq!(count(backend, prefix).await, 0, "{prefix}");
+            }
+        }
+        for name in names.keys() {
+            let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
+            let report = verify::manifest(store, &found.body.manifest.unwrap(), &()).await.unwrap();
+            assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+        }
+    }
+}
+
+async fn run(steps: Vec<Step>) {
+    let (store, backend) = fresh().await;
+    let (names, writers) = (BTreeMap::new(), Vec::new());
+    let mut run = Interleaving { store, backend, names, writers, made: 0, damaged: false };
+    for step in steps {
+        run.step(step).await;
+    }
+    run.end().await;
 }
 
 proptest! {
