@@ -19,11 +19,13 @@
 //! | [`profile`] | [`Profile`]: the demands of a storage server by block size, hit or miss |
 //! | [`file`](mod@file) | a profile as a TOML file |
 //! | [`fit`] | demands from measurements, by the utilisation law |
+//! | [`centres`] | the centres of a profile, from demands measured at one block size after the other |
 //! | [`head_room`] | how many more clients a running server holds, from its counters |
 //! | [`predict`] | a profile and a hit-ratio curve: how many clients, and what to buy next |
 
 mod approximate;
 pub mod bounds;
+pub mod centres;
 mod convolution;
 mod exact;
 pub mod file;

@@ -1,15 +1,14 @@
 //! `sojourn model fit`: the demands of a real server, measured.
 
 mod args;
-mod centres;
 mod lab;
+mod loads;
 mod run;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::args::Args;
 
-use self::centres::{merge, without_nothing};
 use self::lab::{Lab, worst};
 use self::run::FitRun;
 use super::lookups::lookups;
@@ -52,10 +51,10 @@ pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()
     let mut runs = Vec::new();
     for block in &args.block.0 {
         let (centres, mut measured) = lab.best(*block)?;
-        merge(&mut profile, centres, *block)?;
+        profile.add_block_size(centres, *block)?;
         runs.append(&mut measured);
     }
-    without_nothing(&mut profile);
+    profile.drop_zero_demands();
     let worst = worst(&runs, |_| true);
     let notes = format!(
         "Measured by sojourn model fit {} at {:?} clients for {:?} each.\n\

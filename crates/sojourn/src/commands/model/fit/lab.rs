@@ -1,7 +1,7 @@
 //! Loads put on a server, and the centres that explain what was measured.
 
 use super::args::Args;
-use super::centres::{add, centre, generator, loads_of};
+use super::loads::{generator, loads_of};
 use super::run::FitRun;
 use crate::commands::model::lookups::{export_size, lookups};
 use crate::commands::model::measure::{ResourceUse, Watched};
@@ -9,6 +9,7 @@ use crate::commands::replay::drive;
 use crate::remote;
 use block::{ByteSize, Error, Result, Span};
 use engine::Home;
+use model::centres::add_hidden;
 use model::fit::{Busy, Measured, hidden, utilisation_law};
 use model::{CentreKind, Network, Profile, ProfileCentre};
 use replay::{ReplayPlan, ReplayReport, Script};
@@ -158,14 +159,14 @@ impl Lab<'_> {
             };
             let loads: Vec<Busy> = hits.iter().chain(&misses).filter(used).map(busy).collect();
             let Measured { request, miss, .. } = utilisation_law(&loads)?;
-            centres.push(centre(name, kind, block, request, miss)?);
+            centres.push(ProfileCentre::measured(name, kind, block, request, miss)?);
         }
         let own: f64 = hits.iter().filter(used).map(|run| run.own / run.answers.max(1.0)).sum();
         let own = own / hits.iter().filter(used).count().max(1) as f64;
         let loads = loads_of(&centres, own, hits.iter().filter(used), |_| 1.0)?;
         let path = hidden(&loads)?;
         let response = 1.0 / loads.iter().map(|load| load.throughput).fold(0.0, f64::max);
-        add(&mut centres, "path", block, path, response, false)?;
+        add_hidden(&mut centres, "path", block, path, response, false)?;
         if !misses.is_empty() {
             let visits = |run: &FitRun| 1.0 - run.hit;
             let missing: Vec<&FitRun> =
@@ -178,7 +179,7 @@ impl Lab<'_> {
             }
             let loads = loads_of(&centres, own, missing.into_iter(), visits)?;
             let response = 1.0 / loads.iter().map(|load| load.throughput).fold(0.0, f64::max);
-            add(&mut centres, "backend", block, hidden(&loads)?, response, true)?;
+            add_hidden(&mut centres, "backend", block, hidden(&loads)?, response, true)?;
         }
         let profile = Profile { name: "fit".to_owned(), centres };
         let mut runs = Vec::new();

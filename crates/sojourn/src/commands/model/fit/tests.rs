@@ -1,8 +1,6 @@
-use super::centres::{centre, merge, without_nothing};
 use super::lab::{answered_whole, must_be_the_stores};
 use super::must_be_right;
 use crate::commands::model::lookups::Lookups;
-use model::{CentreKind, Demand, Profile};
 
 #[test]
 fn a_model_that_its_check_contradicts_is_refused() {
@@ -32,26 +30,4 @@ fn a_request_for_several_chunks_misses_when_one_of_them_does() {
     // Private blocks and holes are looked up by nobody.
     assert_eq!(answered_whole(50.0, 100.0, 400.0), 0.5);
     assert_eq!(answered_whole(0.0, 0.0, 9.0), 1.0);
-}
-
-#[test]
-fn block_sizes_come_together_in_one_profile() {
-    let mut profile = Profile { name: "x".to_owned(), centres: Vec::new() };
-    let one = |name: &str, block, request, miss| {
-        vec![centre(name, CentreKind::Queue, block, request, miss).unwrap()]
-    };
-    merge(&mut profile, one("cpu", 4096, 1e-3, 0.0), 4096).unwrap();
-    let mut second = one("cpu", 8192, 2e-3, 5e-3);
-    second.extend(one("disk", 8192, 0.0, 1e-3));
-    merge(&mut profile, second, 8192).unwrap();
-    merge(&mut profile, one("disk", 16384, 0.0, 3e-3), 16384).unwrap();
-    without_nothing(&mut profile);
-    let [cpu, disk] = profile.centres.as_slice() else { panic!("{profile:?}") };
-    assert!((cpu.request.at(6144) - 1.5e-3).abs() < 1e-9);
-    // What was not found at a size takes nothing there.
-    let sizes = |at: &Demand| [4096, 8192, 16384].map(|bytes| (at.at(bytes) * 1e3).round());
-    assert_eq!((sizes(&cpu.request), sizes(&cpu.miss)), ([1.0, 2.0, 0.0], [0.0, 5.0, 0.0]));
-    assert_eq!((sizes(&disk.miss), disk.request.as_points().len()), ([0.0, 1.0, 3.0], 0));
-    let text = model::file::render(&profile, "note").unwrap();
-    assert_eq!(model::file::parse(&text).unwrap().profile.centres.len(), 2);
 }
