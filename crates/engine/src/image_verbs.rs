@@ -2,9 +2,11 @@
 
 use crate::api::ImportView;
 use crate::image_views::{self, Users};
+use crate::retention::Retention;
 use crate::world;
 use block::{Error, Result};
 use formats::{Format, Packed};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use store::{ImageName, Progress, RefBody, RefKind, Session, Store, images, import};
@@ -114,6 +116,64 @@ pub async fn remove(store: &Store, name: &str) -> Result<()> {
 pub async fn restore(store: &Store, name: &str) -> Result<()> {
     let name = version(name, "restore")?;
     images::restore(store, RefKind::Image, &name.to_string()).await.map(|_| ())
+}
+
+/// What was removed of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PruneView {
+    /// Versions that were removed, or would be.
+    pub removed: Vec<String>,
+    /// Older ones that stay, because something stands on them.
+    pub in_use: Vec<InUse>,
+}
+
+/// A version that cannot be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InUse {
+    /// The version.
+    pub image: String,
+    /// The disks and snapshots that stand on it.
+    pub used_by: Vec<String>,
+}
+
+/// Takes their names from the old versions of an image that nothing stands on; with `dry_run` only says which.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for a name with a tag, and when nothing would be kept;
+/// [`NotFound`](block::ErrorKind::NotFound) for an image without versions;
+/// [`Conflict`](block::ErrorKind::Conflict) when a version changes meanwhile.
+pub async fn prune(
+    store: &Store,
+    name: &str,
+    retention: Retention,
+    dry_run: bool,
+) -> Result<PruneView> {
+    let name: ImageName = name.parse()?;
+    if name.tag.is_some() {
+        return Err(Error::invalid("all versions of an image are looked at; give its name alone"));
+    }
+    let versions = images::versions(store, &name.name).await?;
+    if versions.is_empty() {
+        return Err(Error::not_found(format!(
+            "no image {name}; see `sojourn image list` for what there is"
+        )));
+    }
+    let created: Vec<u64> = versions.iter().map(|version| version.body.created).collect();
+    let old = retention.superseded(&created, world::system().clock.now())?;
+    let users = Users::load(store).await?;
+    let mut view = PruneView { removed: Vec::new(), in_use: Vec::new() };
+    for version in &versions[..old] {
+        let used_by = users.of(version);
+        if !used_by.is_empty() {
+            view.in_use.push(InUse { image: version.name.clone(), used_by });
+            continue;
+        }
+        if !dry_run {
+            store.refs().remove(RefKind::Image, &version.name, version.sequence).await?;
+        }
+        view.removed.push(version.name.clone());
+    }
+    Ok(view)
 }
 
 /// A name with its tag: a verb that changes versions is about one of them.

@@ -27,6 +27,7 @@
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 //! | [`image_verbs`] | the verbs on image versions |
+//! | [`retention`] | which of several versions or snapshots are old enough to go |
 //! | [`lineage`] | what came of what: versions, snapshots and disks |
 
 pub mod api;
@@ -46,6 +47,7 @@ mod nearby_maps;
 pub mod open;
 pub mod parcels;
 pub mod places;
+pub mod retention;
 pub mod sources;
 pub mod verbs;
 pub mod world;

@@ -386,7 +386,7 @@ async fn prune(args: &PruneArgs, disk: &DiskView, site: &Site) -> Result<Vec<Str
     }
     sound.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     let created: Vec<u64> = sound.iter().map(|snapshot| snapshot.created).collect();
-    let old = args.keep.superseded(&created, world::system().clock.now())?;
+    let old = args.keep.retention().superseded(&created, world::system().clock.now())?;
     let mut removed = Vec::new();
     for snapshot in &sound[..old] {
         if !args.keep.dry_run {

@@ -16,14 +16,14 @@ use crate::stores;
 use block::{ByteSize, Error, Result};
 use clap::Subcommand;
 use engine::api::ImageView;
-use engine::image_verbs;
-use engine::image_views::{self, ImageDetails, Users};
-use engine::{Config, Home, sources, world};
+use engine::image_verbs::{self, InUse, PruneView};
+use engine::image_views::{self, ImageDetails};
+use engine::{Config, Home, sources};
 use serde::Serialize;
 use server::remote::RemoteServer;
 use std::process::ExitCode;
 use store::verify::ImageVerifyReport;
-use store::{ImageName, RefKind, Store, images};
+use store::{Store, images};
 
 /// The verbs of `sojourn image`.
 #[derive(Debug, Subcommand)]
@@ -107,22 +107,6 @@ pub(crate) struct PruneArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) keep: Retain,
-}
-
-/// What was removed of an image.
-#[derive(Serialize)]
-struct PruneView {
-    /// Versions that were removed, or would be.
-    removed: Vec<String>,
-    /// Older ones that stay, because something stands on them.
-    in_use: Vec<InUse>,
-}
-
-/// A version that cannot be removed.
-#[derive(Serialize)]
-struct InUse {
-    image: String,
-    used_by: Vec<String>,
 }
 
 /// What a verification found.
@@ -268,32 +252,9 @@ async fn restore(args: &ImageNameArgs, store: &Store, output: Output) -> Result<
 }
 
 async fn prune(args: &PruneArgs, store: &Store, output: Output) -> Result<()> {
-    let name: ImageName = args.name.parse()?;
-    if name.tag.is_some() {
-        return Err(Error::invalid("all versions of an image are looked at; give its name alone"));
-    }
-    let versions = images::versions(store, &name.name).await?;
-    if versions.is_empty() {
-        return Err(Error::not_found(format!(
-            "no image {name}; see `sojourn image list` for what there is"
-        )));
-    }
-    let created: Vec<u64> = versions.iter().map(|version| version.body.created).collect();
-    let old = args.keep.superseded(&created, world::system().clock.now())?;
-    let users = Users::load(store).await?;
-    let mut view = PruneView { removed: Vec::new(), in_use: Vec::new() };
-    for version in &versions[..old] {
-        let used_by = users.of(version);
-        if !used_by.is_empty() {
-            view.in_use.push(InUse { image: version.name.clone(), used_by });
-            continue;
-        }
-        if !args.keep.dry_run {
-            store.refs().remove(RefKind::Image, &version.name, version.sequence).await?;
-        }
-        view.removed.push(version.name.clone());
-    }
-    output.print(&view, || pruned(&view, args.keep.dry_run))
+    let dry_run = args.keep.dry_run;
+    let view = image_verbs::prune(store, &args.name, args.keep.retention(), dry_run).await?;
+    output.print(&view, || pruned(&view, dry_run))
 }
 
 fn pruned(view: &PruneView, dry_run: bool) -> String {
