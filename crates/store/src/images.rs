@@ -174,7 +174,6 @@ async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
     Ok(true)
 }
 
-/// Versions stand in the order in which they were made; of one second by number, then by tag.
 /// Of each image among `versions` the newest one, by the image's name.
 pub fn newest<'a>(
     versions: impl IntoIterator<Item = &'a RefRecord>,
@@ -189,12 +188,14 @@ pub fn newest<'a>(
     newest
 }
 
+/// Versions stand in the order in which they were made; of one second by number, then by tag.
 fn order(version: &RefRecord) -> (&str, u64, u64, &str) {
     let (name, tag) = (image_of(&version.name), tag_of(&version.name));
     (name, version.body.created, number(tag).unwrap_or(u64::MAX), tag)
 }
 
-fn image_of(name: &str) -> &str {
+/// The image of a version by its name: what stands before the tag; all of a name without one.
+pub fn image_of(name: &str) -> &str {
     name.split_once(':').map_or(name, |(image, _)| image)
 }
 

@@ -67,14 +67,12 @@ pub(crate) fn right(
     match kind {
         RefKind::Disk => rules.right(peer, name),
         RefKind::Image => {
-            let image = name.split_once(':').map_or(name, |(image, _)| image);
+            let image = images::image_of(name);
             let by_version = rules.right(peer, name);
             by_version
                 .or_else(|| {
                     let newest = || {
-                        let own = |record: &&RefRecord| {
-                            record.name.split_once(':').is_some_and(|(of, _)| of == image)
-                        };
+                        let own = |record: &&RefRecord| images::image_of(&record.name) == image;
                         let versions = names.records(RefKind::Image).filter(own);
                         images::newest(versions)
                             .get(image)
@@ -109,7 +107,7 @@ impl ReadRights {
         let (mut manifests, mut boot_lists) = (HashSet::new(), HashSet::new());
         let newest = images::newest(names.records(RefKind::Image));
         for record in names.records(RefKind::Image) {
-            let image = record.name.split_once(':').map_or("", |(image, _)| image);
+            let image = images::image_of(&record.name);
             let is_newest = newest.get(image).is_some_and(|version| version.name == record.name);
             let by_image = || is_newest && rules.right(peer, image).is_some();
             if rules.right(peer, &record.name).is_some() || by_image() {

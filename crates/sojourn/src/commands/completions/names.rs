@@ -6,6 +6,7 @@ use objects::is_remote;
 use std::path::Path;
 use std::time::Duration;
 use store::Store;
+use store::images::image_of;
 use tokio::time::timeout;
 
 /// Nobody waits longer for a key.
@@ -67,8 +68,7 @@ fn asks(home: &Home, config: &Config, place: &str) -> bool {
 async fn versions(store: &Store) -> Option<Vec<String>> {
     let listing = engine::image_views::views(store).await.ok()?;
     let mut names: Vec<String> = listing.into_iter().map(|view| view.image).collect();
-    let newest: Vec<String> =
-        names.iter().filter_map(|name| Some(name.split_once(':')?.0.to_owned())).collect();
+    let newest: Vec<String> = names.iter().map(|name| image_of(name).to_owned()).collect();
     names.extend(newest);
     names.sort_unstable();
     names.dedup();
