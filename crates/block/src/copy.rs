@@ -238,116 +238,67 @@ fn is_zero(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::conformance::Sequence;
+    use crate::testing::Blank;
     use crate::{
-        Attempt, ErrorKind, Extent, ExtentKind, Fault, Faulty, Limits, Memory, Operation, extent,
+        ErrorKind, Extent, ExtentKind, Fault, Limits, Memory, Operation, ScriptedDevice, extent,
     };
-    use async_trait::async_trait;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Memory that knows where it is zero, asks for aligned requests, and counts bytes.
-    struct Sparse {
-        bytes: Memory,
-        minimum: u32,
-        maximum: u32,
-        read: AtomicU64,
-        written: AtomicU64,
+    /// Memory that knows where it is zero, and asks for aligned requests.
+    fn sparse(bytes: Vec<u8>, minimum: u32, maximum: u32) -> ScriptedDevice<Arc<Memory>, Plan> {
+        let memory = Arc::new(Memory::from(bytes));
+        let (size, grain) = (memory.size(), u64::from(minimum));
+        let plan = move |operation| {
+            if let Operation::Read(span) | Operation::Write(span) | Operation::Zero(span) =
+                operation
+            {
+                assert!(span.offset().is_multiple_of(grain), "{span:?}");
+                assert!(span.end() == size || span.len().is_multiple_of(grain), "{span:?}");
+            }
+            match operation {
+                Operation::Read(span) | Operation::Write(span) => {
+                    assert!(span.len() <= maximum.into(), "{span:?}");
+                    Fault::Yield
+                }
+                _ => Fault::None,
+            }
+        };
+        let kept = Arc::clone(&memory);
+        ScriptedDevice::new(memory, Box::new(plan) as Plan)
+            .with_limits(Limits { minimum, preferred: 4096, maximum })
+            .with_extents(move |span, limit| extents_of(&kept.to_vec(), span, limit))
     }
 
-    impl Sparse {
-        fn new(bytes: Vec<u8>, minimum: u32, maximum: u32) -> Self {
-            let (read, written) = (AtomicU64::new(0), AtomicU64::new(0));
-            Self { bytes: bytes.into(), minimum, maximum, read, written }
-        }
+    type Plan = Box<dyn Fn(Operation) -> Fault + Send + Sync>;
 
-        fn check(&self, span: Span) {
-            assert!(span.offset().is_multiple_of(self.minimum.into()), "{span:?}");
-            assert!(span.end() == self.size() || span.len().is_multiple_of(self.minimum.into()));
+    /// Pieces of a kilobyte, each a hole if it is zero.
+    fn extents_of(bytes: &[u8], span: Span, limit: usize) -> Vec<Extent> {
+        let mut list = Vec::new();
+        for piece in span.pieces(1000) {
+            let kind = match is_zero(&bytes[piece.offset() as usize..piece.end() as usize]) {
+                true => ExtentKind::Hole,
+                false => ExtentKind::Data,
+            };
+            extent::push(&mut list, piece, kind);
         }
+        list.truncate(limit);
+        list
     }
 
-    #[async_trait]
-    impl Device for Sparse {
-        fn size(&self) -> u64 {
-            self.bytes.size()
-        }
-        fn limits(&self) -> Limits {
-            Limits { minimum: self.minimum, preferred: 4096, maximum: self.maximum }
-        }
-        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-            self.check(span);
-            assert!(span.len() <= self.maximum.into());
-            self.read.fetch_add(span.len(), Ordering::Relaxed);
-            tokio::task::yield_now().await;
-            self.bytes.try_read(span, buf).map(|_| ())
-        }
-        async fn write(&self, span: Span, data: &[u8], _: Durability) -> Result<()> {
-            self.check(span);
-            assert!(span.len() <= self.maximum.into());
-            self.written.fetch_add(span.len(), Ordering::Relaxed);
-            tokio::task::yield_now().await;
-            let Attempt::Done = self.bytes.try_write(span, data)? else { unreachable!() };
-            Ok(())
-        }
-        async fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-            self.check(span);
-            self.bytes.zero(span, mode, durability).await
-        }
-        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-            let bytes = self.bytes.to_vec();
-            let mut list = Vec::new();
-            for piece in span.pieces(1000) {
-                let kind = match is_zero(&bytes[piece.offset() as usize..piece.end() as usize]) {
-                    true => ExtentKind::Hole,
-                    false => ExtentKind::Data,
-                };
-                extent::push(&mut list, piece, kind);
-            }
-            list.truncate(limit);
-            Ok(list)
-        }
+    fn is_read(operation: &Operation) -> bool {
+        matches!(operation, Operation::Read(_))
     }
 
-    /// A device of data without end, as a hostile server may claim to have.
-    fn endless() -> impl Device {
-        struct Endless;
-        #[async_trait]
-        impl Device for Endless {
-            fn size(&self) -> u64 {
-                1 << 62
-            }
-            async fn read(&self, _: Span, buf: &mut [u8]) -> Result<()> {
-                buf.fill(1);
-                Ok(())
-            }
-            async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-                Ok(())
-            }
-            async fn flush(&self) -> Result<()> {
-                Ok(())
-            }
-            async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-                Ok(())
-            }
-            async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-                Ok(())
-            }
-            async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
-                Ok(vec![Extent { span, kind: ExtentKind::Data }])
-            }
-        }
-        Endless
+    fn is_write(operation: &Operation) -> bool {
+        matches!(operation, Operation::Write(_))
     }
 
     #[tokio::test]
     async fn the_plan_of_a_copy_does_not_grow_with_the_source() {
-        let source = endless();
+        // As large as a hostile server may say.
+        let source = Blank(1 << 62);
         let size = source.size();
         let mut plan = CopyPlan { at: 0, size, align: 1, pieces: VecDeque::new() };
         for start in [0, PIECE, 2 * PIECE] {
@@ -381,20 +332,20 @@ mod tests {
         ) {
             let grain = [1, 512, 1024, 4096];
             let bytes = disk(size, seed);
-            let from = Sparse::new(bytes.clone(), grain[from_minimum as usize], 1 << maximum);
+            let from = sparse(bytes.clone(), grain[from_minimum as usize], 1 << maximum);
             // A destination that must be aligned ends where the source does.
             let to_minimum = grain[to_minimum as usize];
             let more = if to_minimum == 1 && from_minimum == 0 { more } else { 0 };
             let old = vec![if fresh { 0 } else { 0xee }; size + more];
-            let to = Sparse::new(old.clone(), to_minimum, 1 << 20);
+            let to = sparse(old.clone(), to_minimum, 1 << 20);
             let told = AtomicU64::new(0);
             let options = CopyOptions { depth, fresh };
             let copied = run(copy(&from, &to, options, &|n| { told.fetch_add(n, Ordering::Relaxed); }));
-            let result = to.bytes.to_vec();
+            let result = to.inner().to_vec();
             prop_assert_eq!(&result[..size], &bytes[..]);
             prop_assert_eq!(&result[size..], &old[size..]);
             prop_assert_eq!(told.into_inner(), size as u64);
-            prop_assert_eq!(copied.unwrap(), to.written.into_inner());
+            prop_assert_eq!(copied.unwrap(), to.bytes(is_write));
         }
     }
 
@@ -402,11 +353,11 @@ mod tests {
     fn what_is_known_to_be_zero_is_neither_read_nor_written() {
         let mut bytes = vec![0; 8 << 20];
         bytes[5 << 20] = 1;
-        let from = Sparse::new(bytes, 1, 1 << 20);
-        let to = Sparse::new(vec![0; 8 << 20], 1, 1 << 20);
+        let from = sparse(bytes, 1, 1 << 20);
+        let to = sparse(vec![0; 8 << 20], 1, 1 << 20);
         let options = CopyOptions { depth: 2, fresh: true };
         let copied = run(copy(&from, &to, options, &|_| {})).unwrap();
-        assert!(from.read.into_inner() <= 1000 && copied <= 1000);
+        assert!(from.bytes(is_read) <= 1000 && copied <= 1000);
     }
 
     #[test]
@@ -414,19 +365,19 @@ mod tests {
         let mut bytes = vec![0; 1 << 20];
         bytes[100] = 1;
         let from = Memory::from(bytes.clone()); // says that all is data
-        let to = Sparse::new(vec![7; 1 << 20], 1, 1 << 20);
+        let to = sparse(vec![7; 1 << 20], 1, 1 << 20);
         let copied = run(copy(&from, &to, CopyOptions::default(), &|_| {})).unwrap();
         assert_eq!(copied, GRAIN);
-        assert_eq!(to.bytes.to_vec(), bytes);
+        assert_eq!(to.inner().to_vec(), bytes);
     }
 
     #[test]
     fn a_destination_that_is_too_small_is_refused_before_anything_is_written() {
-        let to = Sparse::new(vec![7; 1000], 1, 1 << 20);
+        let to = sparse(vec![7; 1000], 1, 1 << 20);
         let error =
             run(copy(&Memory::new(1001), &to, CopyOptions::default(), &|_| {})).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert_eq!(to.bytes.to_vec(), vec![7; 1000]);
+        assert_eq!(to.inner().to_vec(), vec![7; 1000]);
     }
 
     #[test]
@@ -436,7 +387,7 @@ mod tests {
             Operation::Write(span) if span.offset() >= 2 << 20 => Fault::Fail(ErrorKind::NoSpace),
             _ => Fault::None,
         };
-        let to = Faulty::new(Memory::new(4 << 20), plan);
+        let to = ScriptedDevice::new(Memory::new(4 << 20), plan);
         let error =
             run(copy(&from, &to, CopyOptions { depth: 1, fresh: false }, &|_| {})).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);

@@ -24,8 +24,8 @@
 //! | [`image_lock`] | locks on images and devices of others, ours and QEMU's |
 //! | [`mapped`] | [`MappedFile`](mapped::MappedFile), small stores into a file without a system call; [`Guarded`](mapped::Guarded), mapped memory that may go away |
 //! | [`memory`] | [`Memory`], a device in memory |
-//! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
 //! | [`copy`](mod@copy) | [`copy()`], one device onto another |
+//! | [`testing`] | [`ScriptedDevice`], a layer that fails, delays, holds and notes as a script says (for tests) |
 //! | [`conformance`](mod@conformance) | the suite that every device and layer must pass |
 
 pub mod conformance;
@@ -33,7 +33,6 @@ pub mod copy;
 pub mod device;
 pub mod error;
 pub mod extent;
-pub mod faulty;
 pub mod file;
 pub mod fs;
 pub mod image_lock;
@@ -49,12 +48,12 @@ pub mod ring;
 pub mod sink;
 pub mod size;
 pub mod span;
+pub mod testing;
 
 pub use copy::{CopyOptions, copy};
 pub use device::{Attempt, Device, Durability, Limits, ZeroMode};
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
-pub use faulty::{Fault, Faulty, Operation};
 pub use file::RandomFile;
 pub use fs::FsPath;
 pub use layer::Layer;
@@ -65,6 +64,10 @@ pub use ring::Ring;
 pub use sink::{Filling, Sink};
 pub use size::ByteSize;
 pub use span::Span;
+pub use testing::{Fault, Operation, ScriptedDevice};
+
+/// The name of [`ScriptedDevice`] where it is one for its faults.
+pub type Faulty<D, P> = ScriptedDevice<D, P>;
 
 /// The grain of shadows and of guest I/O accounting, in bytes.
 pub const BLOCK: u64 = 4096;

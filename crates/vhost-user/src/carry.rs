@@ -194,7 +194,7 @@ pub(crate) fn carry_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+    use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
 
     #[tokio::test]
     async fn a_request_that_is_dropped_is_told_as_given_up() {
@@ -215,7 +215,7 @@ mod tests {
             Operation::Write(_) => Fault::Fail(ErrorKind::NoSpace),
             _ => Fault::None,
         };
-        let device = Faulty::new(Memory::new(1 << 20), full);
+        let device = ScriptedDevice::new(Memory::new(1 << 20), full);
         let work =
             AwaitedOperation::Write(Span::between(0, 4096), vec![1; 4096], Durability::Buffered);
         carry_out(Arc::new(device), Arc::clone(&mailbox), 1, work).await;

@@ -152,7 +152,7 @@ async fn a_panic_in_offloaded_work_is_an_error() {
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Internal);
 }
 
-/// A device on a file, as simple as can be.
+/// A device on a file, as simple as can be. Not a double: it is what the file is checked through.
 struct OnFile(RandomFile, u64);
 
 #[async_trait]

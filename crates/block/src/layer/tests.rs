@@ -15,7 +15,8 @@ struct Asked {
     future: AtomicUsize,
 }
 
-/// Answers nothing, and notes every call.
+/// Answers nothing, and notes every call and the address of its future, which is why no scripted device
+/// does: that one stands on another device, so its futures say nothing of those below.
 #[derive(Default)]
 struct Noting(Asked);
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::State;
 use block::conformance;
-use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -93,7 +93,7 @@ fn a_cell_that_cannot_be_zeroed_is_not_used() {
         _ => Fault::None,
     };
     run(async {
-        let pool = Pool::new(Arc::new(Faulty::new(Memory::new(CELL), plan))).unwrap();
+        let pool = Pool::new(Arc::new(ScriptedDevice::new(Memory::new(CELL), plan))).unwrap();
         put(&pool.device(CELL).unwrap(), 0, 7).await.unwrap();
         let device = pool.device(CELL).unwrap();
         assert_eq!(put(&device, 1, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);

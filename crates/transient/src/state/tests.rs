@@ -1,7 +1,6 @@
 use super::*;
 use block::conformance::{self, SIZE, Sequence};
-use block::{ErrorKind, Fault, Faulty, Memory, Operation};
-use parking_lot::Mutex;
+use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
 use proptest::prelude::*;
 
 fn content(size: u64, seed: u64) -> Vec<u8> {
@@ -56,41 +55,31 @@ proptest! {
     }
 }
 
-/// A base that writes down what it is asked.
-fn recorded(bytes: Vec<u8>) -> (Arc<dyn Device>, Arc<Mutex<Vec<Operation>>>) {
-    let log: Arc<Mutex<Vec<Operation>>> = Arc::default();
-    let kept = Arc::clone(&log);
-    let plan = move |operation| {
-        kept.lock().push(operation);
-        Fault::None
-    };
-    (Arc::new(Faulty::new(Memory::from(bytes), plan)), log)
-}
-
 #[test]
 fn a_block_is_read_from_the_base_once_and_only_changed_ones_are_written_back() {
-    let (base, log) = recorded(vec![5; 64 * BLOCK as usize]);
-    let state = State::new(base, fresh(64 * BLOCK)).unwrap();
+    let base = Arc::new(ScriptedDevice::noting(Memory::from(vec![5; 64 * BLOCK as usize])));
+    let state = State::new(Arc::clone(&base) as _, fresh(64 * BLOCK)).unwrap();
     run(async {
         let mut buf = vec![0; 2 * BLOCK as usize];
         let span = Span::between(8 * BLOCK + 1, 10 * BLOCK);
         for _ in 0..3 {
             state.read(span, &mut buf[1..]).await.unwrap();
         }
-        assert_eq!(*log.lock(), [Operation::Read(Span::between(8 * BLOCK, 10 * BLOCK))]);
+        let first = [Operation::Read(Span::between(8 * BLOCK, 10 * BLOCK))];
+        assert_eq!(base.calls.log().asked, first);
         // A whole block that is written is not read before.
         let whole = Span::between(20 * BLOCK, 21 * BLOCK);
         state.write(whole, &vec![6; BLOCK as usize], Durability::Buffered).await.unwrap();
         let part = Span::between(9 * BLOCK + 7, 9 * BLOCK + 8);
         state.write(part, &[9], Durability::Buffered).await.unwrap();
-        assert_eq!(log.lock().len(), 1);
+        assert_eq!(base.calls.log().asked.len(), 1);
         assert_eq!(state.write_back(&|_| {}).await.unwrap(), 2 * BLOCK);
         let expected = [
             Operation::Write(Span::between(9 * BLOCK, 10 * BLOCK)),
             Operation::Write(whole),
             Operation::Flush,
         ];
-        assert_eq!(log.lock()[1..], expected);
+        assert_eq!(base.calls.log().asked[1..], expected);
     });
 }
 
@@ -104,7 +93,7 @@ fn what_could_not_be_written_back_is_tried_again() {
         }
         _ => Fault::None,
     };
-    let base = Arc::new(Faulty::new(Memory::new(16 * BLOCK), plan));
+    let base = Arc::new(ScriptedDevice::new(Memory::new(16 * BLOCK), plan));
     let state = State::new(Arc::clone(&base) as _, fresh(16 * BLOCK)).unwrap();
     run(async {
         let span = Span::between(BLOCK, 3 * BLOCK);
@@ -124,7 +113,7 @@ fn a_base_that_fails_is_an_error_and_not_zeroes() {
         Operation::Read(_) => Fault::Fail(ErrorKind::Unavailable),
         _ => Fault::None,
     };
-    let base = Arc::new(Faulty::new(Memory::new(4 * BLOCK), plan));
+    let base = Arc::new(ScriptedDevice::new(Memory::new(4 * BLOCK), plan));
     let state = State::new(base, fresh(4 * BLOCK)).unwrap();
     let read = run(state.read(Span::whole(512), &mut [0; 512]));
     assert_eq!(read.unwrap_err().kind(), ErrorKind::Unavailable);

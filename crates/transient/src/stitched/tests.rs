@@ -1,10 +1,9 @@
 use super::*;
 use crate::Lent;
 use block::conformance::{self, SIZE, Sequence};
-use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const MEMBERS: usize = 3;
 /// Bytes of each member.
@@ -122,6 +121,28 @@ async fn a_stitched_disk_keeps_the_device_contract_and_the_owners_bytes() {
     }
 }
 
+type Noted = Arc<ScriptedDevice<Memory, fn(Operation) -> Fault>>;
+
+/// Members that note what they are asked.
+fn noted() -> Vec<Noted> {
+    let noting = |member| Arc::new(ScriptedDevice::noting(Memory::from(owned(member))));
+    (0..MEMBERS).map(noting).collect()
+}
+
+fn devices(members: &[Noted]) -> Vec<Arc<dyn Device>> {
+    members.iter().map(|member| Arc::clone(member) as _).collect()
+}
+
+/// Where a member was read, written and discarded.
+fn accesses(member: &Noted) -> Vec<Span> {
+    let log = member.calls.log();
+    let access = |call: &Operation| match *call {
+        Operation::Read(span) | Operation::Write(span) | Operation::Discard(span) => Some(span),
+        _ => None,
+    };
+    log.asked.iter().filter_map(access).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
@@ -135,28 +156,17 @@ proptest! {
     #[test]
     fn every_access_of_a_member_lies_in_a_lent_range(seed: u64) {
         let ranges = ranges(SIZE, seed);
-        let log: Vec<_> = (0..MEMBERS).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
-        let members = log.iter().enumerate().map(|(member, log)| {
-            let log = Arc::clone(log);
-            let plan = move |operation| {
-                if let Operation::Read(span) | Operation::Write(span) | Operation::Discard(span) = operation {
-                    log.lock().push(span);
-                }
-                Fault::None
-            };
-            Arc::new(Faulty::new(Memory::from(owned(member)), plan)) as Arc<dyn Device>
-        });
-        let disk = disk(members.collect(), &ranges, SIZE, Some(&key(seed)));
+        let members = noted();
+        let disk = disk(devices(&members), &ranges, SIZE, Some(&key(seed)));
         run(conformance::against_bytes(&*disk, vec![0; SIZE as usize], seed));
         // One member may lend next to nothing, but not all of them.
-        let uses: usize = log.iter().map(|log| log.lock().len()).sum();
+        let uses: usize = members.iter().map(|member| accesses(member).len()).sum();
         prop_assert!(uses > 1000, "the members were used {} times only", uses);
-        for (member, log) in log.iter().enumerate() {
-            let log = log.lock();
-            for span in &*log {
+        for (member, device) in members.iter().enumerate() {
+            for span in accesses(device) {
                 let inside = ranges
                     .iter()
-                    .any(|r| r.member == member && r.span.intersect(*span) == Some(*span));
+                    .any(|r| r.member == member && r.span.intersect(span) == Some(span));
                 prop_assert!(inside, "{:?} of member {} is not lent", span, member);
             }
         }
@@ -193,27 +203,19 @@ fn a_range_that_is_shifted_by_a_sector_is_refused() {
 
 #[test]
 fn what_was_never_written_reads_as_zeroes_and_is_not_read() {
-    let reads = Arc::new(AtomicU64::new(0));
+    let members = noted();
+    let is_read = |call: &Operation| matches!(call, Operation::Read(_));
+    let reads = || members.iter().map(|member| member.calls.log().count(is_read)).sum::<usize>();
     let ranges = ranges(SIZE, 3);
-    let members = (0..MEMBERS).map(|member| {
-        let reads = Arc::clone(&reads);
-        let plan = move |operation| {
-            if matches!(operation, Operation::Read(_)) {
-                reads.fetch_add(1, Ordering::Relaxed);
-            }
-            Fault::None
-        };
-        Arc::new(Faulty::new(Memory::from(owned(member)), plan)) as Arc<dyn Device>
-    });
-    let disk = disk(members.collect(), &ranges, SIZE, Some(&key(1)));
+    let disk = disk(devices(&members), &ranges, SIZE, Some(&key(1)));
     run(async {
         assert!(read(&disk, 0, SIZE).await.unwrap().iter().all(|byte| *byte == 0));
         // A part of a block: the rest of it is zero, and not what the owner deleted.
         write(&disk, 10 * BLOCK + 100, b"x").await.unwrap();
-        assert_eq!(reads.load(Ordering::Relaxed), 0);
+        assert_eq!(reads(), 0);
         let block = read(&disk, 10 * BLOCK, BLOCK).await.unwrap();
         assert_eq!(block.iter().filter(|byte| **byte != 0).count(), 1);
-        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        assert_eq!(reads(), 1);
         let list = disk.extents(Span::whole(SIZE), 9).await.unwrap();
         let spans: Vec<_> = list.iter().map(|e| (e.span.offset(), e.kind)).collect();
         let expected =
@@ -253,22 +255,22 @@ fn nothing_but_ciphertext_is_left_and_another_key_reads_none_of_it() {
 
 #[test]
 fn a_flush_reaches_every_member_also_behind_one_that_fails() {
-    let flushed: Arc<[AtomicU64; MEMBERS]> = Arc::default();
-    let members = (0..MEMBERS).map(|member| {
-        let flushed = Arc::clone(&flushed);
-        let plan = move |operation| {
-            if operation != Operation::Flush {
-                return Fault::None;
-            }
-            flushed[member].fetch_add(1, Ordering::Relaxed);
-            if member == 0 { Fault::Fail(ErrorKind::Unavailable) } else { Fault::None }
-        };
-        Arc::new(Faulty::new(Memory::from(owned(member)), plan)) as Arc<dyn Device>
-    });
-    let disk = disk(members.collect(), &ranges(SIZE, 7), SIZE, None);
+    let members: Vec<_> = (0..MEMBERS)
+        .map(|member| {
+            let plan = move |operation| match operation {
+                Operation::Flush if member == 0 => Fault::Fail(ErrorKind::Unavailable),
+                _ => Fault::None,
+            };
+            Arc::new(ScriptedDevice::new(Memory::from(owned(member)), plan))
+        })
+        .collect();
+    let devices = members.iter().map(|member| Arc::clone(member) as Arc<dyn Device>).collect();
+    let disk = disk(devices, &ranges(SIZE, 7), SIZE, None);
     let error = run(disk.flush()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(flushed.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    for member in members {
+        assert_eq!(member.calls.log().count(|call| *call == Operation::Flush), 1);
+    }
 }
 
 #[test]
@@ -280,7 +282,7 @@ fn an_error_of_one_member_is_an_error_and_nothing_goes_elsewhere() {
             Operation::Write(_) if member == 1 => Fault::Fail(ErrorKind::Unavailable),
             _ => Fault::None,
         };
-        Arc::new(Faulty::new(Arc::clone(memory), plan)) as Arc<dyn Device>
+        Arc::new(ScriptedDevice::new(Arc::clone(memory), plan)) as Arc<dyn Device>
     });
     let disk = disk(members.collect(), &ranges, SIZE, Some(&key(1)));
     run(async {

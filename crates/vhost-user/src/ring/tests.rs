@@ -3,12 +3,11 @@
 use super::*;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, RamPart};
-use block::{Fault, Faulty};
+use block::{Fault, ScriptedDevice};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 const MEMORY: u64 = 1 << 20;
@@ -150,15 +149,9 @@ async fn stop(running: RunningRing) -> Option<u16> {
     block::offload(move || Ok(running.stop())).await.unwrap()
 }
 
-async fn until(so: impl Fn() -> bool) {
-    while !so() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 /// A device without a fast path, each of whose reads and writes does as planned.
 fn slow(disk: &Arc<block::Memory>, fault: Fault) -> Arc<dyn Device> {
-    Arc::new(Faulty::new(Arc::clone(disk), move |_| fault))
+    Arc::new(ScriptedDevice::new(Arc::clone(disk), move |_| fault))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +215,7 @@ async fn a_device_that_fails_fails_the_request_and_no_other() {
         block::Operation::Write(_) => Fault::Fail(block::ErrorKind::NoSpace),
         _ => Fault::None,
     };
-    let ring = driver.serve(Arc::new(Faulty::new(disk, broken)), None);
+    let ring = driver.serve(Arc::new(ScriptedDevice::new(disk, broken)), None);
     driver.offer(0, 1, 0, 512, false);
     assert_eq!(driver.answer().await, (0, 1, 1));
     driver.offer(1, 0, 0, 512, true);
@@ -232,18 +225,14 @@ async fn a_device_that_fails_fails_the_request_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_is_answered_before_a_ring_stops() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
-    let device = Faulty::new(block::Memory::new(DISK), move |_| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        Fault::Delay(Duration::from_millis(100))
-    });
+    let slow = |_| Fault::Delay(Duration::from_millis(100));
+    let device = Arc::new(ScriptedDevice::new(block::Memory::new(DISK), slow));
     let mut driver = Driver::new();
-    let ring = driver.serve(Arc::new(device), None);
+    let ring = driver.serve(Arc::clone(&device) as _, None);
     for slot in 0..5 {
         driver.offer(slot, 0, 0, 512, true);
     }
-    until(|| begun.load(Ordering::SeqCst) == 5).await;
+    device.calls.until(|log| log.asked.len() == 5).await;
     assert_eq!(stop(ring).await, Some(5));
     assert_eq!(driver.used(), 5);
 }
@@ -253,18 +242,13 @@ async fn requests_that_a_server_left_in_flight_are_done_by_the_next_one() {
     let disk = Arc::new(block::Memory::new(DISK));
     let (inflight, _, _) = Inflight::create(1).unwrap();
     let mut driver = Driver::new();
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
-    let stuck = move |operation| match operation {
-        block::Operation::Write(span) if span.offset() < 4096 => {
-            counted.fetch_add(1, Ordering::SeqCst);
-            Fault::Delay(Duration::from_secs(86_400))
-        }
+    let stuck = |operation| match operation {
+        block::Operation::Write(span) if span.offset() < 4096 => Fault::Hold,
         _ => Fault::None,
     };
-    let device = Arc::new(Faulty::new(Arc::clone(&disk), stuck));
+    let device = Arc::new(ScriptedDevice::new(Arc::clone(&disk), stuck));
     // As if killed: nobody waits for its end, and its memory and rings stay as they are.
-    let dead = driver.serve(device, Some(&inflight));
+    let dead = driver.serve(Arc::clone(&device) as _, Some(&inflight));
     driver.put(Driver::data(0), &[1; 512]);
     driver.offer(0, 1, 0, 512, false);
     driver.put(Driver::data(1), &[2; 512]);
@@ -272,7 +256,7 @@ async fn requests_that_a_server_left_in_flight_are_done_by_the_next_one() {
     assert_eq!(driver.answer().await, (1, 1, 0), "the second one is done");
     driver.put(Driver::data(2), &[3; 512]);
     driver.offer(2, 1, 1, 512, false);
-    until(|| begun.load(Ordering::SeqCst) == 2).await;
+    device.calls.until(|log| log.held == 2).await;
     std::mem::forget(dead);
     let ring = driver.serve(Arc::clone(&disk) as _, Some(&inflight));
     let mut answered = [driver.answer().await, driver.answer().await];
