@@ -309,45 +309,16 @@ impl Device for Frozen {
 mod tests {
     use super::*;
     use crate::maplog::Identity;
-    use block::Memory;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use block::testing::Blank;
+    use block::{Fault, Operation, ScriptedDevice};
     use std::task::{Context, Poll, Waker};
 
-    /// A base of zeroes that counts how often it is to be read ahead.
-    struct Counting(Memory, Arc<AtomicU64>);
-
-    #[async_trait]
-    impl Device for Counting {
-        fn size(&self) -> u64 {
-            self.0.size()
-        }
-        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-            self.0.read(span, buf).await
-        }
-        async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-            Err(Error::denied("a base"))
-        }
-        async fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-            Err(Error::denied("a base"))
-        }
-        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-            Err(Error::denied("a base"))
-        }
-        async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
-            Ok(vec![Extent { span, kind: ExtentKind::Data }])
-        }
-        async fn prefetch(&self, _: Span) -> Result<()> {
-            self.1.fetch_add(1, Relaxed);
-            Ok(())
-        }
-    }
+    /// A base of zeroes that notes what it is asked.
+    type Base = Arc<ScriptedDevice<Blank, fn(Operation) -> Fault>>;
 
     /// A stack of one layer that holds every second block of the first `blocks`, over a base of `size`
-    /// bytes, how often the base is to be read ahead, and the directory.
-    fn fine(blocks: u64, size: u64) -> (Stack, Arc<AtomicU64>, tempfile::TempDir) {
+    /// bytes, the base, and the directory.
+    fn fine(blocks: u64, size: u64) -> (Stack, Base, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let layer =
             ShadowLayer::create(&directory.path().into(), Identity { disk: [5; 16], layer: 1 })
@@ -355,9 +326,9 @@ mod tests {
         for block in (0..blocks).step_by(2) {
             layer.map.set(block..block + 1, BlockState::Private);
         }
-        let ahead = Arc::new(AtomicU64::new(0));
-        let base = Arc::new(Counting(Memory::new(size), Arc::clone(&ahead)));
-        (Stack { generation: 0, layers: vec![Arc::new(layer)], base }, ahead, directory)
+        let base = Arc::new(ScriptedDevice::noting(Blank(size)));
+        let below = Arc::clone(&base) as _;
+        (Stack { generation: 0, layers: vec![Arc::new(layer)], base: below }, base, directory)
     }
 
     /// Polls `future` to its end; gives what it gave, and after how many polls.
@@ -416,9 +387,10 @@ mod tests {
     #[test]
     fn of_a_fine_map_only_the_first_parts_are_read_ahead() {
         let blocks = 10 * RUNS as u64;
-        let (stack, ahead, _directory) = fine(blocks, blocks * BLOCK);
+        let (stack, base, _directory) = fine(blocks, blocks * BLOCK);
         let (done, polls) = polled(stack.prefetch(0, Span::whole(blocks * BLOCK)));
         done.unwrap();
-        assert_eq!((ahead.load(Relaxed), polls), (RUNS as u64 / 2, 1));
+        let ahead = base.calls.log().count(|call| matches!(call, Operation::Prefetch(_)));
+        assert_eq!((ahead, polls), (RUNS / 2, 1));
     }
 }

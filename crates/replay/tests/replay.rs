@@ -3,17 +3,14 @@
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
 use async_trait::async_trait;
-use block::{
-    Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Memory, Result, Span, ZeroMode,
-};
+use block::{Device, Error, ErrorKind, Fault, Memory, Operation, Result, ScriptedDevice};
 use nbd::{
     Address, ExportSummary, Exports, Listener, Peer, Purpose, Server, Session, SessionEnding, Uri,
 };
 use replay::{Hub, Pace, ReplayPlan, ReplayReport, Script, ScriptSelection};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use trace::{Flags, Header, Op, Request};
 
@@ -22,90 +19,46 @@ const SIZE: u64 = 1 << 20;
 /// What a disk was asked: operation, offset, length.
 type Log = Vec<(Op, u64, u64)>;
 
-/// A disk in memory that notes what it is asked, takes its time, and may lie.
-struct Disk {
-    memory: Memory,
-    log: Mutex<Log>,
-    under_way: AtomicU64,
-    most_under_way: AtomicU64,
-    pause: Duration,
-    read_only: bool,
-    /// Writes that touch this offset are lost.
-    loses: Option<u64>,
-    /// Requests that touch this offset fail.
-    fails: Option<u64>,
+/// A disk in memory that a script may make slow, or have it fail or lie.
+type Disk = ScriptedDevice<Memory, Plan>;
+
+type Plan = Box<dyn Fn(Operation) -> Fault + Send + Sync>;
+
+fn disk(plan: impl Fn(Operation) -> Fault + Send + Sync + 'static) -> Disk {
+    ScriptedDevice::new(Memory::new(SIZE), Box::new(plan))
 }
 
-impl Disk {
-    fn new(pause: Duration) -> Self {
-        Self {
-            memory: Memory::new(SIZE),
-            log: Mutex::default(),
-            under_way: AtomicU64::new(0),
-            most_under_way: AtomicU64::new(0),
-            pause,
-            read_only: false,
-            loses: None,
-            fails: None,
-        }
-    }
-
-    async fn note(&self, op: Op, span: Span) -> Result<()> {
-        self.log.lock().unwrap().push((op, span.offset(), span.len()));
-        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most_under_way.fetch_max(now, Ordering::SeqCst);
-        if !self.pause.is_zero() {
-            tokio::time::sleep(self.pause).await;
-        }
-        self.under_way.fetch_sub(1, Ordering::SeqCst);
-        match self.fails {
-            Some(at) if span.offset() <= at && at < span.end() => {
-                Err(Error::no_space("no room in the test"))
-            }
-            _ => Ok(()),
-        }
-    }
+/// A disk that does what it is asked, after so long.
+fn taking(pause: Duration) -> Disk {
+    let fault = if pause.is_zero() { Fault::None } else { Fault::Delay(pause) };
+    disk(move |operation| if is_logged(operation) { fault } else { Fault::None })
 }
 
-#[async_trait]
-impl Device for Disk {
-    fn size(&self) -> u64 {
-        SIZE
-    }
-    fn limits(&self) -> Limits {
-        self.memory.limits()
-    }
-    fn read_only(&self) -> bool {
-        self.read_only
-    }
-    fn try_read(&self, _: Span, _: &mut [u8]) -> Result<Attempt> {
-        Ok(Attempt::WouldWait)
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.note(Op::Read, span).await?;
-        self.memory.read(span, buf).await
-    }
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.note(Op::Write, span).await?;
-        match self.loses {
-            Some(at) if span.offset() <= at && at < span.end() => Ok(()),
-            _ => self.memory.write(span, data, durability).await,
-        }
-    }
-    async fn flush(&self) -> Result<()> {
-        self.note(Op::Flush, Span::whole(0)).await
-    }
-    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.note(Op::Trim, span).await?;
-        self.memory.discard(span, durability).await
-    }
-    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        self.note(Op::Zero, span).await?;
-        self.memory.zero(span, mode, durability).await
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.memory.extents(span, limit).await
-    }
+fn quick() -> Disk {
+    taking(Duration::ZERO)
+}
+
+fn is_logged(operation: Operation) -> bool {
+    !matches!(operation, Operation::Extents(_) | Operation::Prefetch(_))
+}
+
+/// A disk to which this happens wherever writes touch the byte at `at`.
+fn spoilt(at: u64, fault: Fault) -> Disk {
+    disk(move |operation| match operation {
+        Operation::Write(span) if (span.offset()..span.end()).contains(&at) => fault,
+        _ => Fault::None,
+    })
+}
+
+fn logged(operation: Operation) -> (Op, u64, u64) {
+    let op = match operation {
+        Operation::Read(_) => Op::Read,
+        Operation::Write(_) => Op::Write,
+        Operation::Discard(_) => Op::Trim,
+        Operation::Zero(_) => Op::Zero,
+        _ => Op::Flush,
+    };
+    operation.span().map_or((op, 0, 0), |span| (op, span.offset(), span.len()))
 }
 
 /// Disks by name.
@@ -159,7 +112,8 @@ impl Lab {
     }
 
     fn log(&self, disk: &str) -> Log {
-        self.disks[disk].log.lock().unwrap().clone()
+        let calls = self.disks[disk].calls.log();
+        calls.asked.iter().filter(|call| is_logged(**call)).map(|call| logged(*call)).collect()
     }
 
     /// Replays while a server runs.
@@ -243,7 +197,7 @@ fn without_flushes(log: Log) -> Log {
 
 #[tokio::test]
 async fn clients_and_stretches_of_time_are_told_apart_when_that_is_asked_for() {
-    let lab = Lab::new([("a", Disk::new(Duration::ZERO)), ("b", Disk::new(Duration::ZERO))]);
+    let lab = Lab::new([("a", quick()), ("b", quick())]);
     let request = |client, at: u64, length| Request {
         client,
         disk: client,
@@ -282,7 +236,7 @@ async fn clients_and_stretches_of_time_are_told_apart_when_that_is_asked_for() {
 
 #[tokio::test]
 async fn every_client_sends_its_requests_once_in_order_to_its_own_export() {
-    let disks = ["d1", "d2", "d3"].map(|name| (name, Disk::new(Duration::ZERO)));
+    let disks = ["d1", "d2", "d3"].map(|name| (name, quick()));
     let lab = Lab::new(disks);
     let requests = mixed(3);
     let report =
@@ -298,7 +252,7 @@ async fn every_client_sends_its_requests_once_in_order_to_its_own_export() {
 
 #[tokio::test]
 async fn more_clients_than_the_trace_has_repeat_it_on_few_connections() {
-    let lab = Lab::new([("x", Disk::new(Duration::ZERO))]);
+    let lab = Lab::new([("x", quick())]);
     let requests: Vec<_> = (0..50).map(|i| request(0, Op::Read, i * 4096, 4096)).collect();
     let report = lab
         .replay(requests, "x", |plan| (plan.clients, plan.connections) = (300, Some(3)))
@@ -312,13 +266,13 @@ async fn more_clients_than_the_trace_has_repeat_it_on_few_connections() {
 #[tokio::test]
 async fn a_clients_next_request_waits_for_its_last_unless_the_depth_allows_more() {
     for (depth, clients, most) in [(1, 1, 1), (1, 4, 4), (3, 2, 6)] {
-        let lab = Lab::new([("x", Disk::new(Duration::from_millis(2)))]);
+        let lab = Lab::new([("x", taking(Duration::from_millis(2)))]);
         let requests: Vec<_> = (0..12).map(|i| request(0, Op::Read, i * 4096, 4096)).collect();
         let report = lab
             .replay(requests, "x", |plan| (plan.depth, plan.clients) = (depth, clients))
             .await
             .unwrap();
-        assert_eq!(lab.disks["x"].most_under_way.load(Ordering::SeqCst), most);
+        assert_eq!(lab.disks["x"].calls.log().most.calls, most);
         assert!(report.mean_us >= 2000.0, "{}", report.mean_us);
         assert!((report.ops[0].latency.mean_us - report.mean_us).abs() < 1e-6);
     }
@@ -327,7 +281,7 @@ async fn a_clients_next_request_waits_for_its_last_unless_the_depth_allows_more(
 #[tokio::test]
 async fn original_times_are_kept_and_scaled() {
     for (speed, least) in [(1.0, 39), (4.0, 9)] {
-        let lab = Lab::new([("x", Disk::new(Duration::ZERO))]);
+        let lab = Lab::new([("x", quick())]);
         let report = lab
             .replay(mixed(2), "x", |plan| {
                 (plan.pace, plan.depth, plan.allow_writes) = (Pace::Times(speed), 16, true);
@@ -344,7 +298,7 @@ async fn original_times_are_kept_and_scaled() {
 
 #[tokio::test]
 async fn waiting_for_a_slow_server_is_lateness_but_not_the_replayers() {
-    let lab = Lab::new([("x", Disk::new(Duration::from_millis(20)))]);
+    let lab = Lab::new([("x", taking(Duration::from_millis(20)))]);
     let requests: Vec<_> =
         (0..10).map(|i| Request { time: i * 1_000_000, ..request(0, Op::Read, 0, 512) }).collect();
     let report = lab.replay(requests, "x", |plan| plan.pace = Pace::Times(1.0)).await.unwrap();
@@ -356,7 +310,7 @@ async fn waiting_for_a_slow_server_is_lateness_but_not_the_replayers() {
 
 #[tokio::test]
 async fn a_window_of_time_is_measured_while_clients_go_round() {
-    let lab = Lab::new([("x", Disk::new(Duration::from_millis(1)))]);
+    let lab = Lab::new([("x", taking(Duration::from_millis(1)))]);
     let requests = vec![request(0, Op::Read, 0, 4096)];
     let report = lab
         .replay(requests, "x", |plan| {
@@ -379,7 +333,7 @@ async fn a_window_of_time_is_measured_while_clients_go_round() {
 
 #[tokio::test]
 async fn a_stop_ends_it_and_the_report_tells_what_was_done() {
-    let lab = Lab::new([("x", Disk::new(Duration::ZERO))]);
+    let lab = Lab::new([("x", quick())]);
     let far = Request { time: 3_600_000_000_000, ..request(0, Op::Read, 0, 512) };
     let requests = vec![request(0, Op::Read, 0, 512), far];
     let stop = tokio::time::sleep(Duration::from_millis(50));
@@ -392,8 +346,7 @@ async fn a_stop_ends_it_and_the_report_tells_what_was_done() {
 #[tokio::test]
 async fn reads_of_written_blocks_are_verified() {
     for (loses, wrong) in [(None, false), (Some(5 * 4096 + 700), true)] {
-        let mut disk = Disk::new(Duration::ZERO);
-        disk.loses = loses;
+        let disk = loses.map_or_else(quick, |at| spoilt(at, Fault::Lose));
         let lab = Lab::new([("d1", disk)]);
         let mut requests = Vec::new();
         for round in 0..3u64 {
@@ -421,9 +374,7 @@ async fn reads_of_written_blocks_are_verified() {
 
 #[tokio::test]
 async fn errors_are_counted_and_the_first_is_told() {
-    let mut disk = Disk::new(Duration::ZERO);
-    disk.fails = Some(3 * 4096);
-    let lab = Lab::new([("x", disk)]);
+    let lab = Lab::new([("x", spoilt(3 * 4096, Fault::Fail(ErrorKind::NoSpace)))]);
     let requests: Vec<_> = (0..10).map(|i| request(0, Op::Write, i * 4096, 4096)).collect();
     let report = lab.replay(requests, "x", |plan| plan.allow_writes = true).await.unwrap();
     assert_eq!((report.requests, report.errors, report.ops[0].errors), (10, 1, 1));
@@ -433,9 +384,8 @@ async fn errors_are_counted_and_the_first_is_told() {
 
 #[tokio::test]
 async fn exports_that_do_not_fit_are_refused_before_anything_is_sent() {
-    let mut fixed = Disk::new(Duration::ZERO);
-    fixed.read_only = true;
-    let lab = Lab::new([("x", Disk::new(Duration::ZERO)), ("fixed", fixed)]);
+    let fixed = quick().with_read_only(true);
+    let lab = Lab::new([("x", quick()), ("fixed", fixed)]);
     let beyond = vec![request(0, Op::Read, SIZE - 512, 1024)];
     let error = lab.replay(beyond.clone(), "x", |_| ()).await.unwrap_err();
     assert!(error.message().contains("--wrap"), "{error}");
@@ -481,7 +431,7 @@ async fn a_server_that_falls_silent_is_an_error_and_a_slow_one_is_not() {
     let requests: Vec<_> = (0..6).map(|i| request(0, Op::Read, i * 4096, 4096)).collect();
     for (pause, silent) in [(Duration::from_millis(60), false), (Duration::from_millis(1500), true)]
     {
-        let lab = Lab::new([("x", Disk::new(pause))]);
+        let lab = Lab::new([("x", taking(pause))]);
         let patience = Duration::from_millis(if silent { 200 } else { 30_000 });
         let replayed = lab.replay(requests.clone(), "x", |plan| plan.patience = patience);
         let replayed = tokio::time::timeout(Duration::from_secs(60), replayed).await.unwrap();

@@ -187,7 +187,8 @@ impl block::Layer for Throttled {
 mod tests {
     use super::*;
     use crate::faults::Stall;
-    use block::{ErrorKind, Extent, Fault, Faulty, Memory, Operation};
+    use block::testing::Blank;
+    use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
     use schedule::Profile;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -211,40 +212,14 @@ mod tests {
         ThrottleSetup { model, times, faults, seed: 1 }
     }
 
-    /// A device as large as the seed's disk, without room for its bytes.
-    #[derive(Debug)]
-    struct Blank;
-
-    #[async_trait]
-    impl Device for Blank {
-        fn size(&self) -> u64 {
-            143_374_744 * SECTOR
-        }
-        async fn read(&self, _: Span, _: &mut [u8]) -> Result<()> {
-            Ok(())
-        }
-        async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn extents(&self, _: Span, _: usize) -> Result<Vec<Extent>> {
-            Ok(Vec::new())
-        }
-    }
+    /// The size of the seed's disk, in bytes.
+    const SIZE: u64 = 143_374_744 * SECTOR;
 
     fn disk(times: f64, faults: Faults) -> (Throttled, Arc<Virtual>) {
         let clock = Arc::new(Virtual::default());
         let setup = setup("cheetah-15k4", times, faults);
         let throttle = Arc::new(Throttle::new(Arc::clone(&clock) as _, setup).unwrap());
-        (throttle.over(Arc::new(Blank)), clock)
+        (throttle.over(Arc::new(Blank(SIZE))), clock)
     }
 
     /// Milliseconds of each of these reads of 4 KiB, one after the other.
@@ -339,7 +314,7 @@ mod tests {
             let setup = setup("cheetah-15k4", 1.0, Faults::default());
             let throttle = Arc::new(Throttle::new(Arc::clone(&clock) as _, setup).unwrap());
             let plan = move |_: Operation| Fault::Fail(kind);
-            let disk = throttle.over(Arc::new(Faulty::new(Memory::new(1 << 20), plan)));
+            let disk = throttle.over(Arc::new(ScriptedDevice::new(Memory::new(1 << 20), plan)));
             let span = Span::between(8192, 12_288);
             let read = disk.read(span, &mut [0; 4096]).await.unwrap_err();
             let written = disk.write(span, &[0; 4096], Durability::Buffered).await.unwrap_err();

@@ -1,6 +1,6 @@
 //! Initiators that break the protocol, or take what is others'.
 
-use super::rig::{Gated, Initiator, READY, Rig, read, write};
+use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::InitiatorLimits;
 use crate::codec::RequestPdu;
 use crate::codec::request::{LoginPdu, Simple};
@@ -23,22 +23,22 @@ async fn commands_out_of_order_are_ignored_and_the_next_one_is_served() {
 
 #[tokio::test]
 async fn more_commands_than_the_window_has_are_not_taken() {
-    let gated = Gated::new();
+    let gated = gated_disk();
     let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let window = super::super::session::WINDOW;
     for block in 0..window + 10 {
         initiator.begin(write(block, 1), 0, &[1; 512]).await;
     }
-    gated.await_writes(window).await;
+    await_writes(&gated, window).await;
     let ping = initiator.ping().await;
     let answer = initiator.receive().await.expect("an answer");
     let (expected, most) =
         (crate::codec::u32_at(&answer.header, 28), crate::codec::u32_at(&answer.header, 32));
     assert_eq!(answer.tag(), ping);
     assert_eq!(most.wrapping_add(1), expected, "the window is closed");
-    assert_eq!(gated.came.available_permits(), 0);
-    gated.gate.add_permits(window as usize);
+    assert_eq!(gated.calls.log().held, window as usize);
+    gated.calls.release(window as usize);
     for _ in 0..window {
         assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
     }
@@ -65,16 +65,16 @@ async fn what_has_no_meaning_is_rejected_and_the_session_goes_on() {
 
 #[tokio::test]
 async fn two_commands_of_one_tag_are_not_both_taken() {
-    let gated = Gated::new();
+    let gated = gated_disk();
     let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let tag = initiator.begin(write(0, 1), 0, &[1; 512]).await;
-    gated.await_writes(1).await;
+    await_writes(&gated, 1).await;
     let mut second = initiator.command(write(1, 1), 0, &[2; 512]);
     second.tag = tag;
     initiator.send(RequestPdu::Command(second), &[2; 512]).await;
     assert_eq!(initiator.receive().await.expect("a rejection").opcode(), REJECTED);
-    gated.gate.add_permits(1);
+    gated.calls.release(1);
     assert_eq!(initiator.receive().await.expect("an answer").tag(), tag);
     assert_eq!(initiator.ask(read(1, 1), 512, &[]).await.data, [0; 512]);
 }

@@ -5,14 +5,14 @@ use crate::codec::response::Output;
 use crate::codec::{Digests, HEADER, PduCut, RequestPdu, cut, text, u32_at};
 use crate::{Attachment, InitiatorLimits, Secrets, Server, SessionEnding, Targets};
 use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Memory, Result, Sink, Span};
+use block::{Device, Fault, Memory, Operation, Result, ScriptedDevice};
 use nbd::server::Processors;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// The size of the disk, in bytes.
@@ -24,53 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest data segment that the initiator takes, in bytes.
 const SEGMENT: usize = 256 << 10;
 
-/// A disk in memory whose writes wait, each until it is let through.
-pub(super) struct Gated {
-    memory: Memory,
-    /// One permit for each write that has come.
-    pub(super) came: Semaphore,
-    /// One permit for each write that may go on.
-    pub(super) gate: Semaphore,
+/// A disk in memory whose writes wait, each until it is released.
+pub(super) type Gated = ScriptedDevice<Memory, fn(Operation) -> Fault>;
+
+pub(super) fn gated_disk() -> Arc<Gated> {
+    let plan: fn(Operation) -> Fault = |operation| match operation {
+        Operation::Write(_) => Fault::Hold,
+        _ => Fault::None,
+    };
+    Arc::new(ScriptedDevice::new(Memory::new(SIZE), plan).with_fast_reads())
 }
 
-impl Gated {
-    pub(super) fn new() -> Arc<Self> {
-        let (came, gate) = (Semaphore::new(0), Semaphore::new(0));
-        Arc::new(Self { memory: Memory::new(SIZE), came, gate })
-    }
-
-    /// Waits until so many more writes have come.
-    pub(super) async fn await_writes(&self, count: u32) {
-        let came = tokio::time::timeout(PATIENCE, self.came.acquire_many(count)).await;
-        came.expect("the writes come").expect("open").forget();
-    }
-}
-
-#[async_trait]
-impl block::Layer for Gated {
-    type Below = Memory;
-
-    fn below(&self) -> &Memory {
-        &self.memory
-    }
-
-    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        Device::try_read(&self.memory, span, buf)
-    }
-
-    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
-        Device::try_read_to(&self.memory, span, sink)
-    }
-
-    fn try_write(&self, _: Span, _: &[u8]) -> Result<Attempt> {
-        Ok(Attempt::WouldWait)
-    }
-
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.came.add_permits(1);
-        self.gate.acquire().await.expect("open").forget();
-        Device::write(&self.memory, span, data, durability).await
-    }
+/// Waits until so many writes wait.
+pub(super) async fn await_writes(disk: &Gated, count: u32) {
+    disk.calls.until(|log| log.held == count as usize).await;
 }
 
 /// One disk for everybody, called `disk`, and how its sessions ended.

@@ -1,20 +1,20 @@
 //! Sessions that begin anew, that end, and that are asked to.
 
-use super::rig::{Gated, Initiator, READY, Rig, read, write};
+use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::{InitiatorLimits, SessionEnding};
 use std::sync::Arc;
 
 #[tokio::test]
 async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_for_its_writes() {
-    let gated = Gated::new();
+    let gated = gated_disk();
     let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
     old.begin(write(0, 1), 0, &[1; 512]).await;
-    gated.await_writes(1).await;
+    await_writes(&gated, 1).await;
     let mut new = Initiator::connect(&rig).await;
     new.offer("a", 1, &[]).await;
     assert_eq!(rig.server.counters().sessions, 1);
-    gated.gate.add_permits(1);
+    gated.calls.release(1);
     assert_eq!(new.offered().await, (0, 0));
     // The old session has ended with its write: nothing of it lands behind the first one of the new session.
     assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
@@ -67,14 +67,14 @@ async fn a_server_that_stops_asks_initiators_to_log_out_and_serves_them_until_th
 
 #[tokio::test]
 async fn who_does_not_log_out_is_cut_off_when_what_it_has_begun_is_done() {
-    let gated = Gated::new();
+    let gated = gated_disk();
     let mut rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     initiator.begin(write(0, 1), 0, &[1; 512]).await;
-    gated.await_writes(1).await;
+    await_writes(&gated, 1).await;
     rig.begin_stop();
     assert_eq!(initiator.receive().await.expect("a request").opcode(), 0x32);
-    gated.gate.add_permits(1);
+    gated.calls.release(1);
     assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
     assert!(initiator.receive().await.is_none());
     rig.ended().await.unwrap();

@@ -1,6 +1,6 @@
 //! Task management, and the data of commands.
 
-use super::rig::{Gated, Initiator, READY, Rig, read, write};
+use super::rig::{Gated, Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::InitiatorLimits;
 use crate::codec::request::DataOut;
 use crate::codec::{NO_TAG, RequestPdu, u32_at};
@@ -15,7 +15,7 @@ const NO_SUCH_TASK: u8 = 1;
 const NO_SUCH_UNIT: u8 = 2;
 
 async fn gated() -> (Rig, Arc<Gated>) {
-    let gated = Gated::new();
+    let gated = gated_disk();
     (Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await, gated)
 }
 
@@ -24,12 +24,12 @@ async fn an_aborted_command_is_not_answered_and_its_abort_waits_until_it_is_over
     let (rig, gated) = gated().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let tag = initiator.begin(write(0, 1), 0, &[1; 512]).await;
-    gated.await_writes(1).await;
+    await_writes(&gated, 1).await;
     let abort = initiator.manage(ABORT_TASK, tag).await;
     // The write may still land: the abort is not answered before.
     let ping = initiator.ping().await;
     assert_eq!(initiator.receive().await.expect("an answer").tag(), ping);
-    gated.gate.add_permits(1);
+    gated.calls.release(1);
     let answer = initiator.receive().await.expect("an answer");
     assert_eq!((answer.opcode(), answer.tag(), answer.reason()), (0x22, abort, COMPLETE));
     // Its place in the window is free, and its tag as well.
@@ -69,11 +69,11 @@ async fn an_aborted_task_set_ends_all_commands_and_those_that_come_later_are_ser
     for block in 0..5 {
         initiator.begin(write(block, 1), 0, &[1; 512]).await;
     }
-    gated.await_writes(5).await;
+    await_writes(&gated, 5).await;
     let abort = initiator.manage(ABORT_TASK_SET, NO_TAG).await;
     let later = initiator.begin(read(100, 1), 512, &[]).await;
     assert_eq!(initiator.receive().await.expect("an answer").tag(), later);
-    gated.gate.add_permits(5);
+    gated.calls.release(5);
     let answer = initiator.receive().await.expect("an answer");
     assert_eq!((answer.tag(), answer.reason()), (abort, COMPLETE));
     assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
@@ -85,11 +85,11 @@ async fn a_reset_ends_the_commands_of_all_sessions_and_tells_the_others() {
     let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut other = Initiator::log_in(&rig, "b", 1, &[]).await;
     other.begin(write(0, 1), 0, &[1; 512]).await;
-    gated.await_writes(1).await;
+    await_writes(&gated, 1).await;
     let reset = one.manage(RESET_UNIT, NO_TAG).await;
     let ping = one.ping().await;
     assert_eq!(one.receive().await.expect("an answer").tag(), ping, "the write is under way");
-    gated.gate.add_permits(1);
+    gated.calls.release(1);
     let answer = one.receive().await.expect("an answer");
     assert_eq!((answer.tag(), answer.reason()), (reset, COMPLETE));
     // Its write is not answered; it is told why.
