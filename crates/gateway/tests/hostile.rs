@@ -13,6 +13,7 @@ use lab::{Got, Lab, Raw, encrypted};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::testing::StoreCall;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -546,14 +547,17 @@ async fn who_stops_taking_an_answer_while_its_rights_are_looked_up_holds_up_nobo
     let foreign = format!("{pack} {} {}\n", own[0].offset, own[0].stored);
     let greedy = scene.lab.narrow("alice").await;
     assert_eq!(greedy.range(&pack, start.into(), end.into()).await.status, 206);
-    // Her rights are old enough by then to be looked up again for what she may not read.
+    // Her rights are old enough then to be looked up again for what she may not read. (Time has to pass for that, and
+    // the clock cannot be paused: the connections are real.)
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    scene.lab.slow.slow_down();
+    scene.lab.slow_down();
+    let is_list = |call: &StoreCall| matches!(call, StoreCall::List(_));
+    let before = scene.lab.scripted.calls.log().count(is_list);
     let body = Bytes::from(hers + &foreign);
     let answer = greedy.begin("POST", "/v1/ranges", body).await.unwrap();
     // The second part looks them up, with a lock that all clients share; the first one fills what she lets the
     // server send meanwhile.
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    scene.lab.scripted.calls.until(|log| log.count(is_list) > before).await;
     let bob = scene.lab.raw("bob").await;
     let got = tokio::time::timeout(Duration::from_secs(30), bob.object(&pack)).await;
     assert_eq!(got.expect("bob is not held up").status, 200);

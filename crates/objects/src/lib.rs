@@ -39,7 +39,7 @@
 //! | [`publish`](mod@publish), [`header`] | a store behind a plain web server; the first line of text objects |
 //! | [`check`] | whether a backend can be trusted with a store |
 //! | `amount` | [`Amount`]: a number of objects and their bytes |
-//! | [`testing`] | failing backends, for tests |
+//! | [`testing`] | a scripted backend and models of bad ones, for tests |
 
 mod amount;
 mod arm;

@@ -248,53 +248,8 @@ impl ObjectStore for AwayDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{ScriptedStore, StoreCall, StoreFault};
     use crate::{create_local, put_new};
-
-    /// A share that goes away while an object is put there.
-    #[derive(Debug)]
-    struct Vanishing {
-        inner: Arc<dyn ObjectStore>,
-        from: PathBuf,
-        to: PathBuf,
-        comes_back: bool,
-    }
-
-    impl fmt::Display for Vanishing {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("vanishing")
-        }
-    }
-
-    object_layer!(Vanishing);
-
-    #[async_trait]
-    impl crate::layer::ObjectLayer for Vanishing {
-        type Below = dyn ObjectStore;
-
-        fn below(&self) -> &Self::Below {
-            &*self.inner
-        }
-
-        async fn put_opts(
-            &self,
-            location: &Path,
-            payload: PutPayload,
-            opts: PutOptions,
-        ) -> Result<PutResult> {
-            std::fs::rename(&self.from, &self.to).unwrap();
-            std::fs::create_dir(&self.from).unwrap();
-            let put = self.inner.put_opts(location, payload, opts).await;
-            if self.comes_back {
-                std::fs::remove_dir_all(&self.from).unwrap();
-                std::fs::rename(&self.to, &self.from).unwrap();
-            }
-            put
-        }
-
-        async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-            self.inner.get_ranges(location, ranges).await
-        }
-    }
 
     #[tokio::test]
     async fn what_is_put_while_the_share_goes_away_is_not_taken_for_stored() {
@@ -306,7 +261,21 @@ mod tests {
             put_new(&*made, SETTINGS, "{}".into()).await.unwrap();
             let inner = OnceLock::new();
             let (from, to) = (path.clone(), away.clone());
-            inner.set(Arc::new(Vanishing { inner: made, from, to, comes_back }) as _).unwrap();
+            let vanish = move |call: &StoreCall| {
+                if matches!(call, StoreCall::Put(_)) {
+                    std::fs::rename(&from, &to).unwrap();
+                    std::fs::create_dir(&from).unwrap();
+                }
+                StoreFault::None
+            };
+            let (from, to) = (path.clone(), away.clone());
+            let come_back = move |_: &Path| {
+                if comes_back {
+                    std::fs::remove_dir_all(&from).unwrap();
+                    std::fs::rename(&to, &from).unwrap();
+                }
+            };
+            inner.set(Arc::new(ScriptedStore::telling(made, vanish, come_back)) as _).unwrap();
             let mounted = Mounted { inner: Arc::new(inner), away: AwayDirectory(place.clone()) };
             let put = mounted.put(&Path::from("packs/ab/one"), "x".into()).await;
             says(&put.unwrap_err(), &place);

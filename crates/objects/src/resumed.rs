@@ -107,115 +107,91 @@ impl Resumed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::{ObjectLayer, object_layer};
-    use crate::testing::{FaultRates, Unreliable};
+    use crate::testing::{FaultRates, ScriptedStore, StoreCall, StoreFault, Unreliable};
     use crate::{OpenStoreOptions, Patience, PieceOptions, exact};
-    use async_trait::async_trait;
     use block::conformance::Sequence;
     use object_store::memory::InMemory;
     use object_store::{Error, ObjectStoreExt};
-    use std::fmt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::time::Duration;
 
     const RANGE: u64 = 64 << 10;
 
-    /// A link that breaks whenever a request has brought so many bytes.
-    #[derive(Debug, Clone)]
-    struct Breaking {
-        inner: Arc<InMemory>,
-        after: u64,
-        requests: Arc<AtomicU64>,
-        bytes: Arc<AtomicU64>,
+    /// An object and its ranges, behind a link that breaks whenever a request has brought so many bytes.
+    struct Broken {
+        link: ScriptedStore,
+        /// What it has brought, in bytes.
+        came: Arc<AtomicU64>,
+        path: Path,
+        ranges: Vec<Range<u64>>,
+        bytes: Vec<u8>,
     }
 
-    impl fmt::Display for Breaking {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a link that breaks")
-        }
-    }
-
-    object_layer!(Breaking);
-
-    #[async_trait]
-    impl ObjectLayer for Breaking {
-        type Below = InMemory;
-
-        fn below(&self) -> &InMemory {
-            &self.inner
-        }
-
-        async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-            self.ranges(location, ranges).try_collect().await
-        }
-    }
-
-    impl RangeBatches for Breaking {
-        fn ranges<'a>(
-            &'a self,
-            location: &'a Path,
-            ranges: &'a [Range<u64>],
-        ) -> BoxStream<'a, Result<Bytes>> {
-            self.requests.fetch_add(1, Relaxed);
-            let parts = stream::iter(ranges).scan(0, move |sent, range| {
-                *sent += range.end - range.start;
-                let whole = *sent <= self.after;
-                std::future::ready(Some((whole, range)))
-            });
-            let part = async |(whole, range): (bool, &Range<u64>)| match whole {
-                true => {
-                    self.bytes.fetch_add(range.end - range.start, Relaxed);
-                    self.inner.get_range(location, range.clone()).await
+    impl Broken {
+        async fn after(most: u64) -> Self {
+            let (path, bytes) = (Path::from("packs/a"), Sequence::new(5).bytes(8 << 20));
+            let inner = Arc::new(InMemory::new());
+            inner.put(&path, bytes.clone().into()).await.unwrap();
+            let ranges = (0..bytes.len() as u64).step_by(RANGE as usize).map(|at| at..at + RANGE);
+            let (came, sent) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(0));
+            let all = Arc::clone(&came);
+            let plan = move |call: &StoreCall| {
+                match call {
+                    StoreCall::Ranges(..) => sent.store(0, Relaxed),
+                    StoreCall::Part(_, range) => {
+                        let len = range.end - range.start;
+                        if sent.fetch_add(len, Relaxed) + len > most {
+                            return StoreFault::Fail(ErrorKind::ConnectionReset);
+                        }
+                        all.fetch_add(len, Relaxed);
+                    }
+                    _ => {}
                 }
-                false => Err(failure(ErrorKind::ConnectionReset, "the link broke".to_owned())),
+                StoreFault::None
             };
-            parts.then(part).boxed()
+            let (link, ranges) = (ScriptedStore::new(inner, plan), ranges.collect());
+            Self { link, came, path, ranges, bytes }
         }
-    }
 
-    async fn breaking(after: u64) -> (Breaking, Path, Vec<Range<u64>>, Vec<u8>) {
-        let (path, bytes) = (Path::from("packs/a"), Sequence::new(5).bytes(8 << 20));
-        let inner = Arc::new(InMemory::new());
-        inner.put(&path, bytes.clone().into()).await.unwrap();
-        let ranges = (0..bytes.len() as u64).step_by(RANGE as usize).map(|at| at..at + RANGE);
-        let (requests, read) = (Arc::default(), Arc::default());
-        let link = Breaking { inner, after, requests, bytes: read };
-        (link, path, ranges.collect(), bytes)
+        fn requests(&self) -> usize {
+            self.link.calls.log().count(|call| matches!(call, StoreCall::Ranges(..)))
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn over_a_link_that_breaks_every_mebibyte_a_batch_comes_and_nothing_of_it_twice() {
-        let (link, path, ranges, bytes) = breaking(1 << 20).await;
-        let patient = Patient::batching(Arc::new(link.clone()), Patience::COMMAND);
-        let parts = patient.all_ranges(&path, &ranges).await.unwrap();
-        assert_eq!(parts.concat(), bytes);
-        assert_eq!(link.bytes.load(Relaxed), bytes.len() as u64);
-        assert_eq!(link.requests.load(Relaxed), 8);
+        let broken = Broken::after(1 << 20).await;
+        let patient = Patient::batching(Arc::new(broken.link.clone()), Patience::COMMAND);
+        let parts = patient.all_ranges(&broken.path, &broken.ranges).await.unwrap();
+        assert_eq!(parts.concat(), broken.bytes);
+        assert_eq!(broken.came.load(Relaxed), broken.bytes.len() as u64);
+        assert_eq!(broken.requests(), 8);
         // One that holds takes one request.
-        let (link, path, ranges, _) = breaking(u64::MAX).await;
-        let patient = Patient::batching(Arc::new(link.clone()), Patience::COMMAND);
-        patient.all_ranges(&path, &ranges).await.unwrap();
-        assert_eq!(link.requests.load(Relaxed), 1);
+        let whole = Broken::after(u64::MAX).await;
+        let patient = Patient::batching(Arc::new(whole.link.clone()), Patience::COMMAND);
+        patient.all_ranges(&whole.path, &whole.ranges).await.unwrap();
+        assert_eq!(whole.requests(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_came_before_the_link_went_away_for_good_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let (link, path, mut ranges, bytes) = breaking(1 << 20).await;
+        let mut broken = Broken::after(1 << 20).await;
         // Longer than what the link brings between two breaks.
-        ranges[40] = 40 * RANGE..40 * RANGE + (2 << 20);
+        broken.ranges[40] = 40 * RANGE..40 * RANGE + (2 << 20);
+        let (path, ranges) = (&broken.path, &broken.ranges);
         let pieces = Some(PieceOptions { dir: dir.path().to_owned(), limit: 1 << 30 });
         let options = OpenStoreOptions { pieces, ..OpenStoreOptions::default() };
-        let opened = exact(Arc::new(link.clone()), "gateway+https://test", &options);
-        let error = opened.backend.get_ranges(&path, &ranges).await.unwrap_err();
+        let opened = exact(Arc::new(broken.link.clone()), "gateway+https://test", &options);
+        let error = opened.backend.get_ranges(path, ranges).await.unwrap_err();
         assert!(matches!(error, Error::Generic { .. }), "{error}");
-        let kept = ranges.iter().filter(|range| opened.link.has_range(&path, range)).count();
+        let kept = ranges.iter().filter(|range| opened.link.has_range(path, range)).count();
         assert_eq!(kept, 40);
-        let before = link.requests.load(Relaxed);
-        let found = opened.backend.get_ranges(&path, &ranges[..40]).await.unwrap();
-        assert_eq!(found.concat(), bytes[..40 * RANGE as usize]);
-        assert_eq!(link.requests.load(Relaxed), before);
+        let before = broken.requests();
+        let found = opened.backend.get_ranges(path, &ranges[..40]).await.unwrap();
+        assert_eq!(found.concat(), broken.bytes[..40 * RANGE as usize]);
+        assert_eq!(broken.requests(), before);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,21 +5,17 @@
 
 use access::{Authority, Rule, Rules, ServerCredentials, client_config};
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use block::{Device, Memory, Span};
 use bytes::Bytes;
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disks, Mode};
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
 use gateway::{Gateway, GatewayLimits, GatewayStore, GatewayUrl};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
-use objects::layer::object_layer;
+use object_store::ObjectStore;
+use objects::testing::{ScriptedStore, StoreCall, StoreFault};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,64 +34,22 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// 2026-11-24, about: certificates are made for it.
 const NOW: u64 = 1_795_000_000;
 
-/// A backend that can be told to be slow: long ranges take half a second then, listings a whole one.
-#[derive(Debug)]
-pub struct Slow {
-    inner: Arc<dyn ObjectStore>,
-    slow: AtomicBool,
-}
-
-impl Slow {
-    pub fn slow_down(&self) {
-        self.slow.store(true, Ordering::Relaxed);
-    }
-}
-
-impl std::fmt::Display for Slow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "slow({})", self.inner)
-    }
-}
-
-object_layer!(Slow);
-
-#[async_trait]
-impl objects::layer::ObjectLayer for Slow {
-    type Below = dyn ObjectStore;
-
-    fn below(&self) -> &Self::Below {
-        &*self.inner
-    }
-
-    async fn get_ranges(
-        &self,
-        location: &Path,
-        ranges: &[std::ops::Range<u64>],
-    ) -> object_store::Result<Vec<Bytes>> {
-        let long = ranges.iter().any(|range| range.end - range.start > 256 << 10);
-        if long && self.slow.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+/// What a slow backend does to a call: long ranges take half a second, listings a whole one.
+fn slowed(call: &StoreCall) -> StoreFault {
+    match call {
+        StoreCall::Ranges(_, ranges) if ranges.iter().any(|r| r.end - r.start > 256 << 10) => {
+            StoreFault::Delay(Duration::from_millis(500))
         }
-        self.inner.get_ranges(location, ranges).await
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        let listed = self.inner.list(prefix);
-        if !self.slow.load(Ordering::Relaxed) {
-            return listed;
-        }
-        stream::once(async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            listed
-        })
-        .flatten()
-        .boxed()
+        StoreCall::List(_) => StoreFault::Delay(Duration::from_secs(1)),
+        _ => StoreFault::None,
     }
 }
 
 pub struct Lab {
     pub dir: tempfile::TempDir,
-    pub slow: Arc<Slow>,
+    /// What the server reads the store through.
+    pub scripted: ScriptedStore,
+    is_slow: Arc<AtomicBool>,
     /// As the server opens it.
     pub store: Store,
     pub backend: Arc<dyn ObjectStore>,
@@ -138,8 +92,12 @@ impl Lab {
         let path = dir.path().join("store");
         let backend = objects::create_local(path.clone()).unwrap();
         let world = testing::world(1);
-        let slow = Arc::new(Slow { inner: Arc::clone(&backend), slow: AtomicBool::new(false) });
-        let made: Arc<dyn ObjectStore> = Arc::clone(&slow) as _;
+        let is_slow = Arc::new(AtomicBool::new(false));
+        let slow = Arc::clone(&is_slow);
+        let scripted = ScriptedStore::new(Arc::clone(&backend), move |call| {
+            if slow.load(Ordering::Relaxed) { slowed(call) } else { StoreFault::None }
+        });
+        let made: Arc<dyn ObjectStore> = Arc::new(scripted.clone());
         let store = if settings.is_encrypted() {
             let secret = secret();
             let key = NewKey { name: "lab", secret: &secret, cost: store::Argon2Cost::TRIVIAL };
@@ -159,7 +117,12 @@ impl Lab {
         let mut tasks = JoinSet::new();
         let serving = Arc::clone(&gateway);
         tasks.spawn(async move { serving.serve(listener, Duration::from_secs(2)).await });
-        Self { dir, slow, store, backend, gateway, address, rules, limits, tasks }
+        Self { dir, scripted, is_slow, store, backend, gateway, address, rules, limits, tasks }
+    }
+
+    /// Has the backend answer slowly from now on.
+    pub fn slow_down(&self) {
+        self.is_slow.store(true, Ordering::Relaxed);
     }
 
     fn gateway(

@@ -21,7 +21,8 @@ enum Flaw {
     HasNoTime,
 }
 
-/// A backend with a flaw.
+/// A backend with a flaw. A model of backends that must not be used: it answers otherwise than the one below, which
+/// no script does.
 #[derive(Debug)]
 struct Fake {
     inner: InMemory,

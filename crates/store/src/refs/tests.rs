@@ -1,60 +1,12 @@
 use super::*;
 use crate::{ManifestId, Settings, testing};
-use async_trait::async_trait;
 use block::ErrorKind;
 use bytes::Bytes;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    ObjectStore, ObjectStoreExt, PutOptions, PutPayload, PutResult, Result as BackendResult,
-};
-use objects::layer::object_layer;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use objects::testing::{ScriptedStore, StoreCall, StoreFault};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
-
-/// A backend whose creations wait until they may go on.
-#[derive(Debug)]
-struct Sleepy {
-    inner: Arc<InMemory>,
-    creating: Semaphore,
-    go: Semaphore,
-}
-
-impl std::fmt::Display for Sleepy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("sleepy")
-    }
-}
-
-object_layer!(Sleepy);
-
-#[async_trait]
-impl objects::layer::ObjectLayer for Sleepy {
-    type Below = InMemory;
-
-    fn below(&self) -> &Self::Below {
-        &self.inner
-    }
-
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> BackendResult<PutResult> {
-        self.creating.add_permits(1);
-        self.go.acquire().await.unwrap().forget();
-        self.inner.put_opts(location, payload, opts).await
-    }
-
-    async fn get_ranges(
-        &self,
-        location: &Path,
-        ranges: &[std::ops::Range<u64>],
-    ) -> BackendResult<Vec<bytes::Bytes>> {
-        self.inner.get_ranges(location, ranges).await
-    }
-}
 
 async fn store(backend: Arc<dyn ObjectStore>) -> Store {
     Store::create(backend, testing::settings(), testing::world(9)).await.unwrap()
@@ -210,23 +162,22 @@ async fn asleep(
     meanwhile: impl AsyncFnOnce(&Refs, &InMemory),
 ) -> (Arc<InMemory>, Refs, Result<()>) {
     let inner = Arc::new(InMemory::new());
-    let sleepy = Arc::new(Sleepy {
-        inner: inner.clone(),
-        creating: Semaphore::new(0),
-        go: Semaphore::new(0),
+    let sleepy = ScriptedStore::new(inner.clone(), |call| match call {
+        StoreCall::Put(_) => StoreFault::Hold,
+        _ => StoreFault::None,
     });
     Store::create(inner.clone(), testing::settings(), testing::world(9)).await.unwrap();
     let clock = Arc::new(testing::FixedClock::new(testing::NOW));
     let world =
         crate::World { clock: clock.clone(), entropy: Arc::new(testing::FixedEntropy::new(5)) };
-    let slow_refs = Store::open(sleepy.clone(), world).await.unwrap().refs();
+    let slow_refs = Store::open(Arc::new(sleepy.clone()), world).await.unwrap().refs();
     let refs = Store::open(inner.clone(), testing::world(6)).await.unwrap().refs();
     refs.create(RefKind::Disk, "a", body(1)).await.unwrap();
     let others = async {
-        sleepy.creating.acquire().await.unwrap().forget();
+        sleepy.calls.until(|log| log.held == 1).await;
         clock.set(testing::NOW + 86_400);
         meanwhile(&refs, &inner).await;
-        sleepy.go.add_permits(1);
+        sleepy.calls.release(1);
     };
     let (outcome, ()) = tokio::join!(slow(&slow_refs), others);
     (inner, refs, outcome)

@@ -78,7 +78,8 @@ impl Nature {
     }
 }
 
-/// What one actor sees.
+/// What one actor sees. Not a double but the simulation's world: every call takes its time of the dice, moves the
+/// clock, and may be the last of an actor.
 #[derive(Clone)]
 pub(crate) struct Remote {
     inner: Arc<dyn ObjectStore>,
