@@ -239,6 +239,7 @@ mod tests {
         let (stop, busy) = (Switch::new(), AtomicBool::new(true));
         let half = async {
             client.write_all(b"GET /healthz HTTP/1.1\r\nHo").await.unwrap();
+            // Nothing shows that it has come, and a paused clock may go on before it has: the socket is real.
             tokio::time::sleep(Duration::from_millis(200)).await;
             stop.throw();
             tokio::time::sleep(PATIENCE * 3 / 2).await;

@@ -313,7 +313,12 @@ async fn readers_wait_for_s3_to_come_back_and_what_is_on_the_local_disk_is_read_
         async move { holds(&store, &record, &content(1)).await }
     };
     let (_, gateway) = tokio::join!(waiting, async {
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        let tried = async {
+            while opened.link.retries().retries == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), tried).await.expect("it tries again");
         gateway.restart();
         gateway
     });

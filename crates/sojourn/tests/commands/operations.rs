@@ -78,18 +78,25 @@ fn top_in_a_terminal_ends_with_q_and_leaves_it_as_it_was() {
         lab.home().display()
     );
     let mut child = Command::new("script")
-        .args(["-qec", &line, "typescript"])
+        .args(["-qefc", &line, "typescript"])
         .current_dir(lab.path(""))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut keys = child.stdin.take().unwrap();
-    std::thread::sleep(Duration::from_secs(1));
-    for key in [b"c", b"l", b"q"] {
+    for (shown, key) in [("alice", b"c"), ("HELD BACK", b"l"), ("by latency:", b"q")] {
+        let began = Instant::now();
+        let is_shown = || {
+            let text = std::fs::read(lab.path("typescript")).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(shown)
+        };
+        while !is_shown() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no {shown:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         keys.write_all(key).unwrap();
         keys.flush().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
     }
     let output = child.wait_with_output().unwrap();
     drop(keys);
@@ -384,6 +391,7 @@ fn half_a_request_on_the_control_socket_does_not_hold_up_a_stop() {
     let path = lab.home().join("control.sock");
     let mut half = std::os::unix::net::UnixStream::connect(path).unwrap();
     half.write_all(b"POST /v1/disk HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").unwrap();
+    // Nothing shows that it has come; without it, the test would only say less.
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
     assert_eq!(server.stop(), 0);
