@@ -10,8 +10,8 @@ use crate::server::{
 use crate::{Address, Uri};
 use async_trait::async_trait;
 use block::{
-    Device, Durability, Error, ErrorKind, ExtentKind, Fault, Faulty, Memory, Operation, Result,
-    Span, ZeroMode,
+    Device, Durability, Error, ErrorKind, ExtentKind, Fault, Memory, Operation, Result,
+    ScriptedDevice, Span, ZeroMode,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -144,10 +144,11 @@ async fn a_slow_or_waiting_device_keeps_the_contract_too() {
     let (address, uri) = place(dir.path());
     let size = block::conformance::SIZE;
     let calls = AtomicU32::new(0);
-    let device = Faulty::new(Memory::new(size), move |_| match calls.fetch_add(1, Relaxed) % 64 {
-        0 => Fault::Delay(Duration::from_micros(200)),
-        _ => Fault::None,
-    });
+    let device =
+        ScriptedDevice::new(Memory::new(size), move |_| match calls.fetch_add(1, Relaxed) % 64 {
+            0 => Fault::Delay(Duration::from_micros(200)),
+            _ => Fault::None,
+        });
     let _server = Running::start(&address, Arc::new(device)).await;
     let remote = Remote::connect(&uri, hasty()).await.unwrap();
     block::conformance::against_bytes(&remote, vec![0; size as usize], 9).await;
@@ -187,7 +188,7 @@ async fn the_servers_refusal_is_told_with_its_reason() {
 async fn a_failed_request_tells_the_servers_text() {
     let dir = tempfile::tempdir().unwrap();
     let (address, uri) = place(dir.path());
-    let device = Faulty::new(Memory::new(1 << 20), |op| match op {
+    let device = ScriptedDevice::new(Memory::new(1 << 20), |op| match op {
         Operation::Read(_) => Fault::Fail(ErrorKind::NoSpace),
         _ => Fault::None,
     });
@@ -205,7 +206,7 @@ async fn a_write_that_its_caller_gave_up_is_not_repeated_over_newer_data() {
     let (address, uri) = place(dir.path());
     let memory = Arc::new(Memory::new(1 << 20));
     let never = |_| Fault::Delay(Duration::from_secs(3600));
-    let stuck = Arc::new(Faulty::new(Arc::clone(&memory), never));
+    let stuck = Arc::new(ScriptedDevice::new(Arc::clone(&memory), never));
     let first = Running::start(&address, stuck).await;
     let remote = Remote::connect(&uri, patient()).await.unwrap();
     let span = Span::between(0, 4096);
@@ -229,7 +230,7 @@ async fn a_server_that_comes_back_is_used_again_and_unanswered_requests_are_repe
         Operation::Flush => Fault::None,
         _ => Fault::Delay(Duration::from_secs(3600)),
     };
-    let stuck = Arc::new(Faulty::new(Arc::clone(&memory), never));
+    let stuck = Arc::new(ScriptedDevice::new(Arc::clone(&memory), never));
     let first = Running::start(&address, stuck).await;
     let remote = Arc::new(Remote::connect(&uri, patient()).await.unwrap());
     let mut writers = JoinSet::new();
@@ -527,7 +528,7 @@ async fn what_is_no_nbd_server_is_told_so() {
 async fn a_request_that_every_connection_is_lost_with_fails() {
     let dir = tempfile::tempdir().unwrap();
     let (address, uri) = place(dir.path());
-    let device = Faulty::new(Memory::new(1 << 20), |op| match op {
+    let device = ScriptedDevice::new(Memory::new(1 << 20), |op| match op {
         Operation::Read(span) if span.offset() == 13 => panic!("cursed"),
         _ => Fault::None,
     });

@@ -6,13 +6,11 @@ use crate::codec::ReplyStyle;
 use crate::codec::constants::command;
 use crate::codec::option::{InfoRequest, OptionRequest, Reinstatement};
 use crate::server::{Rates, ServerLimits};
-use async_trait::async_trait;
-use block::{Device, Durability, Extent, Memory, Result, Span, ZeroMode};
+use block::{Fault, Memory, Operation, ScriptedDevice};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Semaphore;
 
 const SIZE: u64 = 1 << 20;
 const BLOCK: usize = 512;
@@ -153,58 +151,27 @@ async fn what_the_network_brings_late_of_a_replaced_connection_is_not_taken() {
     assert_all(&device, 3);
 }
 
-/// A device whose writes of ones wait until they are let in.
-struct Gated(Arc<Memory>, Arc<Semaphore>);
-
-#[async_trait]
-impl Device for Gated {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.0.read(span, buf).await
-    }
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        if data[0] == 1 {
-            self.1.acquire().await.unwrap().forget();
-        }
-        self.0.write(span, data, durability).await
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.0.extents(span, limit).await
-    }
-}
-
 #[tokio::test]
 async fn a_new_connection_waits_for_what_the_device_still_does_for_a_lost_one() {
     for tcp in [false, true] {
-        let (device, gate) = (Arc::new(Memory::new(SIZE)), Arc::new(Semaphore::new(0)));
-        let gated = Gated(Arc::clone(&device), Arc::clone(&gate));
-        let daemon = Daemon::of(tcp, ServerLimits::default(), gated).await;
+        let gated = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |operation| match operation {
+            Operation::Write(span) if span.len() == SIZE / 2 => Fault::Hold,
+            _ => Fault::None,
+        }));
+        let daemon = Daemon::of(tcp, ServerLimits::default(), Arc::clone(&gated)).await;
         let mut old = attach(&daemon).await;
         old.post(&request(command::WRITE, 0, 0, SIZE / 2), &[1; SIZE as usize / 2]).await;
-        while daemon.server.counters().total.waited == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        gated.calls.until(|log| log.held == 1).await;
         drop(old);
         let mut new = attach(&daemon).await;
         let writes = write_and_flush(&mut new, 2);
         let early = tokio::time::timeout(Duration::from_millis(300), writes);
         assert!(early.await.is_err(), "the old write would land behind them");
-        gate.add_permits(1);
+        gated.calls.release(1);
         for _ in 0..WRITES {
             assert_eq!(new.reply(0).await.error, 0);
         }
-        assert_all(&device, 2);
+        assert_all(gated.inner(), 2);
     }
 }
 

@@ -6,10 +6,9 @@ use crate::server::{
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
-use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
+use block::{Device, Fault, Memory, Operation, Result, ScriptedDevice, Span};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -17,42 +16,15 @@ use tokio::task::JoinSet;
 
 const SIZE: u64 = 1 << 20;
 
-/// A device that panics when the byte at offset 13 is touched.
-struct Cursed(Memory);
-
-#[async_trait]
-impl Device for Cursed {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<block::Attempt> {
-        assert_ne!(span.offset(), 13, "cursed");
-        self.0.try_read(span, buf)
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.0.read(span, buf).await
-    }
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        assert_ne!(span.offset(), 13, "cursed");
-        self.0.write(span, data, durability).await
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        self.0.zero(span, mode, durability).await
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.0.extents(span, limit).await
-    }
-}
-
 #[tokio::test]
 async fn a_panic_in_a_request_ends_its_connection_and_no_other() {
-    let mut rig = Rig::new(Cursed(Memory::new(SIZE)));
+    let cursed = |operation| {
+        if let Operation::Read(span) | Operation::Write(span) = operation {
+            assert_ne!(span.offset(), 13, "cursed");
+        }
+        Fault::None
+    };
+    let mut rig = Rig::new(ScriptedDevice::new(Memory::new(SIZE), cursed).with_fast_reads());
     let mut witness = rig.attach(ReplyStyle::Structured).await;
     for command in [command::READ, command::WRITE] {
         let mut prober = rig.attach(ReplyStyle::Structured).await;
@@ -104,22 +76,23 @@ async fn an_announced_length_of_four_gib_costs_no_memory_and_is_refused() {
     assert_eq!(other.ask(&read, &[]).await.error, errno::EINVAL);
 }
 
-/// Counts the bytes that were read from the device.
-fn counting(reads: &Arc<AtomicU64>) -> impl Device + use<> {
-    let reads = Arc::clone(reads);
-    Faulty::new(Memory::new(SIZE), move |op| {
-        if let Operation::Read(span) = op {
-            reads.fetch_add(span.len(), Relaxed);
-        }
-        Fault::None
-    })
+type Noted = ScriptedDevice<Memory, fn(Operation) -> Fault>;
+
+/// A device that notes what it is asked, and has every read wait.
+fn noted() -> Arc<Noted> {
+    Arc::new(ScriptedDevice::noting(Memory::new(SIZE)))
+}
+
+/// The bytes that were read from it.
+fn bytes_read(device: &Noted) -> u64 {
+    device.bytes(|call| matches!(call, Operation::Read(_)))
 }
 
 #[tokio::test]
 async fn a_client_that_never_reads_its_replies_is_not_served_beyond_its_limit() {
-    let reads = Arc::new(AtomicU64::new(0));
+    let device = noted();
     let limits = ServerLimits { in_flight_bytes: 1 << 20, ..ServerLimits::default() };
-    let mut rig = Rig::with(counting(&reads), limits);
+    let mut rig = Rig::with(Arc::clone(&device), limits);
     let (mut prober, _stop) = rig.connect_with(64 << 10);
     prober.attach(ReplyStyle::Simple).await;
     let mut all = Vec::new();
@@ -128,7 +101,7 @@ async fn a_client_that_never_reads_its_replies_is_not_served_beyond_its_limit() 
     }
     let stuck = tokio::time::timeout(Duration::from_millis(500), prober.stream.write_all(&all));
     assert!(stuck.await.is_err(), "the server took everything");
-    let read = reads.load(Relaxed);
+    let read = bytes_read(&device);
     assert!(read > 0 && read <= (1 << 20) + (64 << 10), "{read} bytes were read for it");
     // Once it reads, all that was taken is answered.
     let mut reply = vec![0; 16 + 4096];
@@ -193,8 +166,8 @@ async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
         stall_deadline: Duration::from_secs(1),
         ..ServerLimits::default()
     };
-    let reads = Arc::new(AtomicU64::new(0));
-    let mut rig = Rig::with(counting(&reads), limits);
+    let device = noted();
+    let mut rig = Rig::with(Arc::clone(&device), limits);
     let mut rude = Vec::new();
     for _ in 0..4 {
         let (mut prober, stop) = rig.connect_with(4 << 10);
@@ -207,7 +180,7 @@ async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
         }
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let held = reads.load(Relaxed);
+    let held = bytes_read(&device);
     assert!(held <= 6 << 20, "{held} bytes are held for clients that take nothing");
     let (mut good, _stop) = rig.connect_as(another_client(), 1 << 20);
     good.attach(ReplyStyle::Simple).await;
@@ -282,45 +255,22 @@ async fn one_client_leaves_half_of_the_memory_to_others_at_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_client_has_a_bounded_number_of_requests_at_the_device() {
-    struct Slow(Arc<AtomicU64>, Memory);
-    #[async_trait]
-    impl Device for Slow {
-        fn size(&self) -> u64 {
-            SIZE
-        }
-        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-            self.1.read(span, buf).await
-        }
-        async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn flush(&self) -> Result<()> {
-            self.0.fetch_add(1, Relaxed);
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            Ok(())
-        }
-        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-            self.1.extents(span, limit).await
-        }
-    }
-    let flushes = Arc::new(AtomicU64::new(0));
-    let mut rig = Rig::new(Slow(Arc::clone(&flushes), Memory::new(SIZE)));
+    let device = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |operation| match operation {
+        Operation::Flush => Fault::Hold,
+        _ => Fault::None,
+    }));
+    let mut rig = Rig::new(Arc::clone(&device));
     let mut prober = rig.attach(ReplyStyle::Simple).await;
     let mut all = Vec::new();
     for _ in 0..2000 {
         request(command::FLUSH, 0, 0, 0).put(ReplyStyle::Simple, &mut all);
     }
     prober.send(&all).await;
+    // The clock goes on when nobody has anything to do: no more of them are let in.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let waiting = flushes.load(Relaxed);
+    let waiting = device.calls.log().held;
     assert!((1..=256).contains(&waiting), "{waiting} flushes at a time");
     drop(prober);
 }
@@ -328,39 +278,11 @@ async fn one_client_has_a_bounded_number_of_requests_at_the_device() {
 #[tokio::test]
 async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
     let limits = ServerLimits { in_flight_bytes: 256 << 10, ..ServerLimits::default() };
-    let device = Arc::new(Memory::new(8 << 20));
-    let most = Arc::new(AtomicU64::new(0));
-    let (now, peak) = (Arc::new(AtomicU64::new(0)), Arc::clone(&most));
-    struct Gauge(Arc<Memory>, Arc<AtomicU64>, Arc<AtomicU64>);
-    #[async_trait]
-    impl Device for Gauge {
-        fn size(&self) -> u64 {
-            self.0.size()
-        }
-        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-            self.0.read(span, buf).await
-        }
-        async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-            let now = self.1.fetch_add(span.len(), Relaxed) + span.len();
-            self.2.fetch_max(now, Relaxed);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            self.1.fetch_sub(span.len(), Relaxed);
-            self.0.write(span, data, durability).await
-        }
-        async fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-            Ok(())
-        }
-        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-            self.0.extents(span, limit).await
-        }
-    }
-    let mut rig = Rig::with(Gauge(Arc::clone(&device), now.clone(), peak), limits);
+    let device = Arc::new(ScriptedDevice::new(Memory::new(8 << 20), |operation| match operation {
+        Operation::Write(_) => Fault::Delay(Duration::from_millis(1)),
+        _ => Fault::None,
+    }));
+    let mut rig = Rig::with(Arc::clone(&device), limits);
     let mut prober = rig.attach(ReplyStyle::Simple).await;
     let lens = [100_000u64, 4096, 70_000, 512, 300_000, 65_536, 65_537, 1];
     let (mut all, mut expected, mut at) = (Vec::new(), vec![0; 8 << 20], 0);
@@ -375,8 +297,8 @@ async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
     for _ in 0..64 {
         assert_eq!(prober.reply(0).await.error, 0);
     }
-    assert!(device.to_vec() == expected);
-    let most = most.load(Relaxed);
+    assert!(device.inner().to_vec() == expected);
+    let most = device.calls.log().most.bytes;
     assert!(most <= 300_000, "{most} bytes in flight");
     assert!(most > 100_000, "requests run side by side");
 }

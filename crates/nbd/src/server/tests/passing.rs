@@ -10,7 +10,7 @@ use crate::server::{
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
-use block::{Device, Durability, Fault, Faulty, Memory, Result, Span};
+use block::{Device, Durability, Fault, Memory, Result, ScriptedDevice, Span};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -119,7 +119,7 @@ async fn many_passings(address: &Address) {
         0 => Fault::Delay(Duration::from_micros(300)),
         _ => Fault::None,
     };
-    let device: Arc<dyn Device> = Arc::new(Faulty::new(Memory::new(64 * MIB), slow));
+    let device: Arc<dyn Device> = Arc::new(ScriptedDevice::new(Memory::new(64 * MIB), slow));
     let listener = Listener::bind(address, 64).await.unwrap();
     let uri = Uri::new(listener.address().clone(), "disk");
     let mut running = Running::start(&device, listener, Vec::new());
@@ -193,7 +193,7 @@ async fn writes_that_cannot_be_flushed_are_not_passed_on_as_if_they_could() {
         block::Operation::Flush => Fault::Fail(block::ErrorKind::Internal),
         _ => Fault::None,
     };
-    let device: Arc<dyn Device> = Arc::new(Faulty::new(Memory::new(4 * MIB), broken));
+    let device: Arc<dyn Device> = Arc::new(ScriptedDevice::new(Memory::new(4 * MIB), broken));
     let listener = Listener::bind(&address, 64).await.unwrap();
     let running = Running::start(&device, listener, Vec::new());
     let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
@@ -395,6 +395,7 @@ async fn it_is_told_when_every_passed_client_has_its_export_again() {
     let serving = server.serve_passed(passed, phases, None, move || attached.send(()).unwrap());
     assert_eq!(server.counters().connections, 1, "it has its place before new clients come");
     tasks.spawn(serving);
+    // Time in which it could be told too early.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(heard.try_recv().is_err(), "its export is not open yet");
     open.send_replace(true);

@@ -3,57 +3,27 @@ use crate::codec::ReplyStyle;
 use crate::codec::constants::{chunk, command, command_flags as flag, errno};
 use crate::codec::reply;
 use crate::server::SessionEnding;
-use async_trait::async_trait;
+use block::testing::Blank;
 use block::{
-    Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory, Operation,
-    Result, Span, ZeroMode, extent,
+    Device, ErrorKind, Extent, ExtentKind, Fault, Memory, Operation, ScriptedDevice, Span, extent,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
 /// A device with every kind of extent, that zeroes fast, or is read-only.
-struct Special {
-    inner: Memory,
-    read_only: bool,
-}
-
-#[async_trait]
-impl Device for Special {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn read_only(&self) -> bool {
-        self.read_only
-    }
-    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        self.inner.try_read(span, buf)
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.inner.read(span, buf).await
-    }
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.inner.write(span, data, durability).await
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.inner.discard(span, durability).await
-    }
-    async fn zero(&self, span: Span, mut mode: ZeroMode, durability: Durability) -> Result<()> {
-        mode.only_if_fast = false;
-        self.inner.zero(span, mode, durability).await
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        let kinds = [ExtentKind::Data, ExtentKind::Data, ExtentKind::Zero, ExtentKind::Hole];
-        let pieces = span.pieces(4096).take(limit);
-        let kind = |piece: &Span| kinds[(piece.offset() / 4096 % 4) as usize];
-        Ok(pieces.map(|span| Extent { span, kind: kind(&span) }).collect())
-    }
+fn special(read_only: bool) -> impl Device {
+    ScriptedDevice::noting(Memory::new(SIZE))
+        .with_read_only(read_only)
+        .with_fast_reads()
+        .with_fast_zeroes()
+        .with_extents(|span, limit| {
+            let kinds = [ExtentKind::Data, ExtentKind::Data, ExtentKind::Zero, ExtentKind::Hole];
+            let kind = |piece: &Span| kinds[(piece.offset() / 4096 % 4) as usize];
+            span.pieces(4096).take(limit).map(|span| Extent { span, kind: kind(&span) }).collect()
+        })
 }
 
 #[tokio::test]
@@ -83,7 +53,7 @@ async fn what_is_written_is_read_in_every_style_aligned_or_not() {
 #[tokio::test]
 async fn every_command_works_with_forced_unit_access_in_every_style() {
     for style in STYLES {
-        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: false });
+        let mut rig = Rig::new(special(false));
         let mut prober = rig.attach(style).await;
         for command in [
             command::READ,
@@ -219,7 +189,7 @@ fn payload_of(style: ReplyStyle, command: u16, flags: u16, len: u64) -> usize {
 async fn no_request_leaves_its_payload_to_be_taken_for_requests() {
     const LEN: usize = 70_000; // more than is received into the common buffer
     for (style, read_only) in STYLES.into_iter().flat_map(|style| [(style, false), (style, true)]) {
-        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only });
+        let mut rig = Rig::new(special(read_only));
         let mut prober = rig.attach(style).await;
         // Taken for requests it would write, and be answered with cookies that nobody sent.
         let mut poison = Vec::new();
@@ -295,7 +265,7 @@ async fn empty_requests_succeed_and_change_nothing() {
 #[tokio::test]
 async fn a_read_only_export_says_so_and_refuses_every_change() {
     for style in STYLES {
-        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: true });
+        let mut rig = Rig::new(special(true));
         let mut prober = rig.attach(style).await;
         assert_eq!(prober.write(0, &[1; 512]).await.error, errno::EPERM);
         assert_eq!(prober.write(SIZE, &[1; 512]).await.error, errno::EPERM);
@@ -311,7 +281,7 @@ async fn a_read_only_export_says_so_and_refuses_every_change() {
 #[tokio::test]
 async fn block_status_tells_joined_extents_and_one_when_asked() {
     for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
-        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: false });
+        let mut rig = Rig::new(special(false));
         let mut prober = rig.attach(style).await;
         let span = Span::between(4096, 36_864);
         let ask = request(command::BLOCK_STATUS, 0, span.offset(), span.len());
@@ -333,58 +303,28 @@ async fn block_status_tells_joined_extents_and_one_when_asked() {
     }
 }
 
-/// A device of a TiB that is a hole in its second GiB, and knows nothing beyond `known`. Counts the bytes
-/// that are to be read ahead.
-struct Vast {
-    known: u64,
-    ahead: Arc<AtomicU64>,
-}
-
 const GIB: u64 = 1 << 30;
 
-#[async_trait]
-impl Device for Vast {
-    fn size(&self) -> u64 {
-        1024 * GIB
-    }
-    async fn read(&self, _: Span, buf: &mut [u8]) -> Result<()> {
-        buf.fill(0);
-        Ok(())
-    }
-    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
-        let (known, _) = span.split_at(self.known);
-        let (before, behind) = known.split_at(GIB);
-        let (hole, behind) = behind.split_at(2 * GIB);
-        let mut list = Vec::new();
-        extent::push(&mut list, before, ExtentKind::Data);
-        extent::push(&mut list, hole, ExtentKind::Hole);
-        extent::push(&mut list, behind, ExtentKind::Data);
-        Ok(list)
-    }
-    async fn prefetch(&self, span: Span) -> Result<()> {
-        self.ahead.fetch_add(span.len(), Relaxed);
-        Ok(())
-    }
+/// What a device of a TiB says that is a hole in its second GiB, and knows nothing beyond `known`.
+fn vast(span: Span, known: u64) -> Vec<Extent> {
+    let (known, _) = span.split_at(known);
+    let (before, behind) = known.split_at(GIB);
+    let (hole, behind) = behind.split_at(2 * GIB);
+    let mut list = Vec::new();
+    extent::push(&mut list, before, ExtentKind::Data);
+    extent::push(&mut list, hole, ExtentKind::Hole);
+    extent::push(&mut list, behind, ExtentKind::Data);
+    list
 }
 
 #[tokio::test]
 async fn a_range_without_end_is_told_of_and_read_ahead_for_four_gib() {
     // What the device knows, and the ends of the extents that the client is told.
     for (known, ends) in [(1024 * GIB, vec![1, 2, 4]), (GIB, vec![1]), (2 * GIB, vec![1, 2])] {
-        let ahead = Arc::new(AtomicU64::new(0));
-        let mut rig = Rig::new(Vast { known, ahead: Arc::clone(&ahead) });
+        let device = ScriptedDevice::noting(Blank(1024 * GIB))
+            .with_extents(move |span, _| vast(span, known));
+        let device = Arc::new(device);
+        let mut rig = Rig::new(Arc::clone(&device));
         let mut prober = rig.attach(ReplyStyle::Extended).await;
         let whole = Span::whole(1024 * GIB);
         for (flags, told) in [(0, ends.len()), (flag::REQ_ONE, 1)] {
@@ -396,7 +336,7 @@ async fn a_range_without_end_is_told_of_and_read_ahead_for_four_gib() {
         }
         let ask = request(command::CACHE, 0, 0, whole.len());
         assert_eq!(prober.ask(&ask, &[]).await.error, 0);
-        assert_eq!(ahead.load(Relaxed), 4 * GIB);
+        assert_eq!(device.bytes(|call| matches!(call, Operation::Prefetch(_))), 4 * GIB);
     }
 }
 
@@ -412,7 +352,7 @@ async fn a_devices_error_reaches_the_client_with_its_number_and_text() {
         (ErrorKind::Unsupported, errno::ENOTSUP),
         (ErrorKind::Internal, errno::EIO),
     ] {
-        let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), move |op| match op {
+        let mut rig = Rig::new(ScriptedDevice::new(Memory::new(SIZE), move |op| match op {
             Operation::Read(span) if span.len() == 512 => Fault::None,
             _ => Fault::Fail(kind),
         }));
@@ -429,7 +369,7 @@ async fn a_devices_error_reaches_the_client_with_its_number_and_text() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_request_holds_up_no_other_and_is_answered_out_of_order() {
-    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), |op| match op {
+    let mut rig = Rig::new(ScriptedDevice::new(Memory::new(SIZE), |op| match op {
         Operation::Read(span) => Fault::Delay(Duration::from_millis(span.len())),
         _ => Fault::None,
     }));
@@ -468,7 +408,7 @@ async fn replies_in_flight_are_delivered_to_a_half_closed_client() {
         Operation::Read(_) => Fault::Delay(Duration::from_secs(1)),
         _ => Fault::None,
     };
-    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), slow));
+    let mut rig = Rig::new(ScriptedDevice::new(Memory::new(SIZE), slow));
     let mut prober = rig.attach(ReplyStyle::Simple).await;
     for offset in 0..8 {
         prober.post(&request(command::READ, 0, offset, 4096), &[]).await;
@@ -485,28 +425,24 @@ async fn replies_in_flight_are_delivered_to_a_half_closed_client() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_finishes_what_is_in_flight_refuses_the_rest_and_flushes() {
-    let flushes = Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let seen = Arc::clone(&flushes);
-    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), move |op| match op {
-        Operation::Write(_) => Fault::Delay(Duration::from_secs(2)),
-        Operation::Flush => {
-            seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            Fault::None
-        }
+    let device = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |op| match op {
+        Operation::Write(_) => Fault::Hold,
         _ => Fault::None,
     }));
+    let mut rig = Rig::new(Arc::clone(&device));
     let (mut prober, stop) = rig.connect_with(1 << 20);
     prober.attach(ReplyStyle::Structured).await;
     prober.post(&request(command::WRITE, 0, 4096, 512), &[1; 512]).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    device.calls.until(|log| log.held == 1).await;
     stop.send(()).unwrap();
     tokio::task::yield_now().await;
     let late = prober.ask(&request(command::READ, 0, 0, 512), &[]).await;
     assert_eq!(late.error, errno::ESHUTDOWN);
+    device.calls.release(1);
     let reply = prober.reply(0).await;
     assert_eq!((reply.cookie, reply.error), (4096 ^ 0xabcd, 0));
     assert!(prober.is_closed().await);
     rig.ended().await.unwrap();
-    assert_eq!(flushes.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(device.calls.log().count(|call| *call == Operation::Flush), 1);
     assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
 }

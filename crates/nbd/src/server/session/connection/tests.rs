@@ -7,13 +7,13 @@ use crate::server::schedule::budget::Budget;
 use crate::server::schedule::order::LightCounts;
 use crate::server::schedule::pace::Rates;
 use crate::server::sockets::stream::ConnectedSocket;
-use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Extent, Memory, Span, ZeroMode};
+use block::testing::Blank;
+use block::{Device, Fault, Memory, Operation, ScriptedDevice};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -68,57 +68,27 @@ async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
     assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
 }
 
-/// A client as quick as can be: while it is quick, its next request is there before it has the answer.
-struct Quick {
-    client: UnixStream,
-    quick: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Device for Quick {
-    fn size(&self) -> u64 {
-        1 << 20
-    }
-    fn try_read(&self, _: Span, buf: &mut [u8]) -> Result<Attempt> {
-        buf.fill(0);
-        if self.quick.load(Relaxed) {
-            (&self.client).write_all(&read_request(7)).unwrap();
-        }
-        Ok(Attempt::Done)
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.try_read(span, buf).map(drop)
-    }
-    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn extents(&self, _: Span, _: usize) -> Result<Vec<Extent>> {
-        Ok(Vec::new())
-    }
-}
-
 /// The client's side of a connection.
 struct Client {
     socket: UnixStream,
+    /// While it is set, its next request is there before it has the answer.
     quick: Arc<AtomicBool>,
 }
 
 /// Both sides, and what the server's needs.
-fn pair() -> (Client, ConnectedSocket, Quick) {
+fn pair() -> (Client, ConnectedSocket, impl Device) {
     let (socket, theirs) = UnixStream::pair().unwrap();
     socket.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
     let quick = Arc::new(AtomicBool::new(false));
-    let device = Quick { client: socket.try_clone().unwrap(), quick: Arc::clone(&quick) };
+    let (asking, is_quick) = (socket.try_clone().unwrap(), Arc::clone(&quick));
+    let device = ScriptedDevice::new(Blank(1 << 20), move |_| {
+        if is_quick.load(Relaxed) {
+            (&asking).write_all(&read_request(7)).unwrap();
+        }
+        Fault::None
+    });
+    let device = device.with_fast_reads();
     (Client { socket, quick }, ConnectedSocket::new(theirs.into()), device)
 }
 
@@ -141,7 +111,7 @@ type Served<'a> = Connection<'a, ConnectedSocket>;
 
 fn served<'a>(
     stream: &'a mut ConnectedSocket,
-    device: Quick,
+    device: impl Device + 'static,
     share: &'a Share,
     processors: &'a Processors,
 ) -> Served<'a> {
@@ -381,55 +351,20 @@ async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_wait
     assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
 }
 
-/// A device whose map takes long to go through: counts how often that was asked for.
-struct Fine {
-    bytes: Memory,
-    asked: Arc<AtomicUsize>,
-}
-
-#[async_trait]
-impl Device for Fine {
-    fn size(&self) -> u64 {
-        self.bytes.size()
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.bytes.read(span, buf).await
-    }
-    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
-        Ok(())
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.asked.fetch_add(1, Relaxed);
-        self.bytes.extents(span, limit).await
-    }
-    async fn prefetch(&self, _: Span) -> Result<()> {
-        self.asked.fetch_add(1, Relaxed);
-        Ok(())
-    }
-}
-
 /// Polls the connection until the client has `len` bytes; gives how often the device was asked in the
 /// poll that asked most.
 async fn most_asked_in_a_poll(
     connection: &mut Connection<'_, DuplexStream>,
     client: &mut DuplexStream,
-    asked: &AtomicUsize,
+    device: &ScriptedDevice<Blank, fn(Operation) -> Fault>,
     len: usize,
 ) -> usize {
+    let asked = || device.calls.log().asked.len();
     let (mut got, mut most) = (0, 0);
     while got < len {
-        let before = asked.load(Relaxed);
+        let before = asked();
         std::future::poll_fn(|cx| Poll::Ready(connection.poll(cx).is_pending())).await;
-        most = most.max(asked.load(Relaxed) - before);
+        most = most.max(asked() - before);
         tokio::task::yield_now().await; // its wakes are kept until the runtime has been asked
         let mut buf = vec![0; 64 << 10];
         let read = std::pin::pin!(client.read(&mut buf));
@@ -447,10 +382,9 @@ async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_t
     // One piece each, and several.
     for len in [1 << 20, 3 * (256 << 20)] {
         for (command, reply) in [(command::CACHE, 20), (command::BLOCK_STATUS, 32)] {
-            let asked = Arc::new(AtomicUsize::new(0));
-            let device = Fine { bytes: Memory::new(1 << 30), asked: Arc::clone(&asked) };
+            let device = Arc::new(ScriptedDevice::noting(Blank(1 << 30)));
             let style = ReplyStyle::Structured;
-            let terms = EngineSetup { style, allocation: true, ..terms(device) };
+            let terms = EngineSetup { style, allocation: true, ..terms(Arc::clone(&device)) };
             let (mut client, mut stream) = tokio::io::duplex(1 << 20);
             let mut connection = Connection::new(
                 &mut stream,
@@ -466,7 +400,7 @@ async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_t
             }
             client.write_all(&out).await.unwrap();
             let replies = BURST as usize * reply;
-            let most = most_asked_in_a_poll(&mut connection, &mut client, &asked, replies).await;
+            let most = most_asked_in_a_poll(&mut connection, &mut client, &device, replies).await;
             assert!((1..=8).contains(&most), "{most} times in one poll");
         }
     }
