@@ -219,7 +219,7 @@ impl Contender {
                 let mut command = Command::new(&bench.sojourn);
                 command.arg("--home").arg(dir.join("home")).arg("serve");
                 command.arg("--nbd").arg(nbd_address(place));
-                command.arg("--file").arg(bench.plain("sojourn")?);
+                command.arg("--file").arg(bench.raw_copy("sojourn")?);
                 command
             }
             ContenderKind::SojournDisk | ContenderKind::SojournPrivate => {
@@ -255,12 +255,15 @@ impl Contender {
                         &at.port().to_string(),
                     ]),
                 };
-                command.arg("file").arg(bench.plain("nbdkit")?);
+                command.arg("file").arg(bench.raw_copy("nbdkit")?);
                 command
             }
             ContenderKind::NbdServer { copy_on_write } => {
-                let export =
-                    if copy_on_write { bench.image.clone() } else { bench.plain("nbd-server")? };
+                let export = if copy_on_write {
+                    bench.image.clone()
+                } else {
+                    bench.raw_copy("nbd-server")?
+                };
                 let config = dir.join("config");
                 fs::write(&config, nbd_server_config(place, &export, copy_on_write)?)?;
                 exports = Exports::Same("disk".to_owned());
@@ -284,7 +287,7 @@ impl Contender {
                     ]),
                 };
                 if self.kind == ContenderKind::QemuRaw {
-                    command.args(["--format", "raw"]).arg(bench.plain("qemu")?);
+                    command.args(["--format", "raw"]).arg(bench.raw_copy("qemu")?);
                 } else {
                     let overlay = dir.join("overlay.qcow2");
                     run(Command::new("qemu-img")
@@ -357,7 +360,7 @@ impl Bench {
 
     /// A raw file with the same content that the server `name` writes to. Each has its own: those that
     /// lock it let no other writer in.
-    fn plain(&self, name: &str) -> Result<PathBuf> {
+    fn raw_copy(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(format!("plain-{name}.raw"));
         if !path.exists() {
             fs::copy(&self.image, &path)

@@ -10,8 +10,8 @@ use std::str::FromStr;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Without separators, as it may stand in the name of a disk: `525400123456`.
-    pub fn plain(self) -> String {
+    /// The twelve hex digits without separators, as they may stand in the name of a disk: `525400123456`.
+    pub fn hex_digits(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -129,7 +129,7 @@ mod tests {
         fn what_is_written_is_read_back(mac: [u8; 6], uuid: [u8; 16]) {
             let (mac, uuid) = (MacAddress(mac), MachineUuid(uuid));
             prop_assert_eq!(mac.to_string().parse::<MacAddress>().unwrap(), mac);
-            prop_assert_eq!(mac.plain().to_uppercase().parse::<MacAddress>().unwrap(), mac);
+            prop_assert_eq!(mac.hex_digits().to_uppercase().parse::<MacAddress>().unwrap(), mac);
             prop_assert_eq!(mac.to_string().replace(':', "-").parse::<MacAddress>().unwrap(), mac);
             prop_assert_eq!(uuid.to_string().parse::<MachineUuid>().unwrap(), uuid);
             prop_assert!(uuid.matches(uuid.swapped()) && uuid.swapped().matches(uuid));

@@ -262,7 +262,7 @@ impl Builder {
     pub fn push_all(&mut self, requests: &[Request]) -> Result<()> {
         let (mut reads, mut writes) = (0, 0);
         for request in requests {
-            match self.plain(request) {
+            match self.single_key(request) {
                 Some(key) => {
                     let write = u64::from(key & WRITE_KEY != 0);
                     (reads, writes) = (reads + 1 - write, writes + write);
@@ -285,7 +285,7 @@ impl Builder {
     /// The key of a request that is one reference and needs no more: as most requests of most traces
     /// are, they have a way of their own.
     #[inline]
-    fn plain(&self, request: &Request) -> Option<u64> {
+    fn single_key(&self, request: &Request) -> Option<u64> {
         let (latest, _) = self.latest?;
         let write = match request.op {
             Op::Read => 0,

@@ -507,7 +507,7 @@ impl Repair<'_> {
                         sound
                     } else if let Some(plain) = self.out_of_condemned(finder, &at).await {
                         chunk::encode(self.store.settings(), &at.id, plain)?
-                    } else if let Some(plain) = finder.plain(&at.id, at.len).await {
+                    } else if let Some(plain) = finder.content(&at.id, at.len).await {
                         chunk::encode(self.store.settings(), &at.id, plain)?
                     } else {
                         healed -= 1;

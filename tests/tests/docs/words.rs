@@ -9,10 +9,10 @@ const UNITS: [&str; 17] = [
 /// The first line of the page that was not printed, behind the ones before it. Lines beside them may be printed, as a
 /// page need not show all of a table; one that ends in `...` or `…` is the beginning of what was printed.
 pub(crate) fn missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a str> {
-    let printed: Vec<String> = printed.lines().map(plain).collect();
+    let printed: Vec<String> = printed.lines().map(normalized).collect();
     let mut rest = printed.iter();
     shown.iter().filter(|line| !line.trim().is_empty()).map(String::as_str).find(|line| {
-        let wanted = plain(line);
+        let wanted = normalized(line);
         let begins = wanted.strip_suffix("...").or_else(|| wanted.strip_suffix('…'));
         !rest.any(|line| match begins {
             Some(begins) => line.starts_with(begins.trim_end()),
@@ -22,20 +22,20 @@ pub(crate) fn missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a str>
 }
 
 /// A line with one blank between words, and `#` in the place of every number with its unit.
-fn plain(line: &str) -> String {
+fn normalized(line: &str) -> String {
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut plain = String::new();
+    let mut normalized = String::new();
     let mut rest = line.as_str();
     while let Some(next) = rest.chars().next() {
         if !next.is_ascii_digit() {
-            plain.push(next);
+            normalized.push(next);
             rest = &rest[next.len_utf8()..];
             continue;
         }
-        plain.push('#');
+        normalized.push('#');
         rest = behind_unit(behind_number(rest));
     }
-    plain
+    normalized
 }
 
 /// What follows the number that a text begins with. Points, colons and the like belong to it where digits follow them.
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn numbers_and_their_units_may_differ_and_words_may_not() {
-        assert_eq!(plain("work@5: safe in 0.41 s; 61.4MiB go"), "work@#: safe in #; # go");
-        assert_eq!(plain("  a   2026-11-20 09:12"), "a # #");
-        assert_eq!(plain("3 sheep"), "# sheep");
+        assert_eq!(normalized("work@5: safe in 0.41 s; 61.4MiB go"), "work@#: safe in #; # go");
+        assert_eq!(normalized("  a   2026-11-20 09:12"), "a # #");
+        assert_eq!(normalized("3 sheep"), "# sheep");
         let shown = ["took 3 ms".to_owned(), String::new(), "work  2GiB   made ...".to_owned()];
         assert_eq!(missing(&shown, "took 2.5 s\nmore\nwork 14 B made at noon\n"), None);
         assert_eq!(

@@ -93,7 +93,7 @@ impl Lab {
         self.files().into_iter().filter(is_one).collect()
     }
 
-    async fn plain(&self, manifest: &Manifest) -> Vec<Bytes> {
+    async fn contents_of(&self, manifest: &Manifest) -> Vec<Bytes> {
         let mut all = Vec::new();
         for at in manifest.chunks().await.unwrap() {
             all.push(self.store.read_chunk(&at).await.unwrap());
@@ -124,7 +124,7 @@ async fn a_medium_passes_the_suite_in_clear_and_sealed_and_keeps_names_of_fat() 
         let strange = MapId::Root(store::ManifestId([0x77; 32]));
         assert_eq!(source.claims_map(&strange), None);
         assert_eq!(source.map(&strange).await.unwrap_err().kind(), ErrorKind::NotFound);
-        let chunks = lab.plain(&manifest).await;
+        let chunks = lab.contents_of(&manifest).await;
         conformance::check(&lab.open(), lab.settings(), &chunks).await;
         for file in lab.files() {
             let name = file.file_name().unwrap().to_str().unwrap();
@@ -275,7 +275,7 @@ async fn a_file_that_cannot_be_read_is_not_damaged_and_nothing_is_lost() {
         let told = check(true).await.unwrap();
         assert!(told.damaged.is_empty() && told.unreadable.is_empty(), "{told:?}");
     }
-    let chunks = lab.plain(&manifest).await;
+    let chunks = lab.contents_of(&manifest).await;
     conformance::check(&lab.open(), lab.settings(), &chunks).await;
     let listing = Media::open(lab.settings(), lab.place.path()).unwrap().list();
     assert!(listing.iter().all(|one| one.present == one.chunks), "{listing:?}");
@@ -335,7 +335,7 @@ async fn what_a_newer_build_wrote_is_not_changed_and_that_of_another_store_is_in
         assert_eq!(told.kind(), ErrorKind::Unsupported, "{told}");
         assert!(!verify(lab.settings(), lab.place.path(), true, &()).await.unwrap().dropped);
         assert_eq!(lab.files(), before);
-        let chunks = lab.plain(&manifest).await;
+        let chunks = lab.contents_of(&manifest).await;
         conformance::check(&lab.open(), lab.settings(), &chunks).await;
 
         let strange = Settings::generate(&testing::FixedEntropy::new(99)).unwrap();
@@ -388,7 +388,7 @@ async fn a_medium_that_was_pulled_out_midway_is_read_and_written_on() {
     assert!(lab.open().chunks() > 0, "what is sound of it is of use");
     let again = lab.write(std::slice::from_ref(&wanted), None).await;
     assert_eq!(again.written_bytes, whole.written_bytes, "the pack with the hole was thrown away");
-    let chunks = lab.plain(&manifest).await;
+    let chunks = lab.contents_of(&manifest).await;
     conformance::check(&lab.open(), lab.settings(), &chunks).await;
 }
 
@@ -443,7 +443,7 @@ async fn no_damage_gives_a_wrong_byte_or_fails_a_read() {
         let maps = lab.maps(&a).await;
         let sound: Vec<_> =
             lab.files().into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect();
-        cases.push((lab, lab.plain(&manifest).await, maps, sound));
+        cases.push((lab, lab.contents_of(&manifest).await, maps, sound));
     }
     let mut answered = 0;
     for round in 0..rounds {

@@ -65,7 +65,7 @@ impl RotatingCalibration<'_> {
     }
 
     /// Reads somewhere else.
-    fn away(&mut self) -> Result<()> {
+    fn read_elsewhere(&mut self) -> Result<()> {
         let place = self.anywhere(READ);
         self.read(place, READ).map(drop)
     }
@@ -103,7 +103,7 @@ impl RotatingCalibration<'_> {
             work.cached(limit, |work| {
                 let place = work.anywhere(2 * PREFETCH);
                 work.read(place, READ)?;
-                work.away()?;
+                work.read_elsewhere()?;
                 work.read(place + u64::from(READ) + u64::from(far) - 1, 1)
             })
         })?;
@@ -112,7 +112,7 @@ impl RotatingCalibration<'_> {
             work.cached(limit, |work| {
                 let place = work.anywhere(READ);
                 work.read(place, READ)?;
-                (0..others).try_for_each(|_| work.away())?;
+                (0..others).try_for_each(|_| work.read_elsewhere())?;
                 work.read(place, READ)
             })
         })?;
@@ -121,7 +121,7 @@ impl RotatingCalibration<'_> {
             work.cached(limit, |work| {
                 let place = work.anywhere(2 * PREFETCH);
                 work.read(place, PREFETCH)?;
-                work.away()?;
+                work.read_elsewhere()?;
                 work.read(place + u64::from(PREFETCH - back), 1)
             })
         })?;

@@ -132,7 +132,7 @@ impl HomeMachines {
                 Error::invalid(format!("disk {disk} has too long a name for iSCSI"))
             })?;
             let portal = disks::iscsi_address(&status, self.here)?;
-            let initiator = format!("{INITIATOR}{}", claim.mac.plain());
+            let initiator = format!("{INITIATOR}{}", claim.mac.hex_digits());
             return Ok(Some(Script::Sanboot(Sanboot { disk, portal, target, initiator })));
         }
         let address = disks::nbd_address(&status, self.here)?;
@@ -167,7 +167,7 @@ impl HomeMachines {
                 rule.most, claim.mac, rule.from
             )));
         }
-        let name = rule.name.replace("{mac}", &claim.mac.plain());
+        let name = rule.name.replace("{mac}", &claim.mac.hex_digits());
         let machine = Machine {
             name: name.clone(),
             mac: Some(claim.mac),

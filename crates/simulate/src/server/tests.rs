@@ -38,8 +38,8 @@ fn load(clients: u32, places: &[u64]) -> ServerLoad {
     load
 }
 
-/// No caches but one of all that is read, and nothing ahead.
-fn plain() -> ServerSetup {
+/// One cache that holds all that is read, and nothing ahead.
+fn one_cache() -> ServerSetup {
     ServerSetup {
         memory: 1 << 40,
         policy: PolicyKind::Lru,
@@ -63,14 +63,14 @@ fn apart(count: u64) -> Vec<u64> {
 #[test]
 fn clients_in_step_share_every_load_and_unrelated_ones_do_not() {
     let (profile, load) = (profile(5.0), load(1, &apart(100)));
-    let alone = serve(&profile, &load, &plain(), &crowd(1)).unwrap();
+    let alone = serve(&profile, &load, &one_cache(), &crowd(1)).unwrap();
     assert_eq!((alone.answers, alone.misses, alone.store_loads), (100, 100, 100));
     assert!((alone.seconds - 100.0 * 5.1e-3).abs() < 1e-6, "{alone:?}");
-    let herd = serve(&profile, &load, &plain(), &crowd(6)).unwrap();
+    let herd = serve(&profile, &load, &one_cache(), &crowd(6)).unwrap();
     assert_eq!((herd.answers, herd.store_loads), (600, 100), "{herd:?}");
     assert!(herd.throughput > 5.0 * alone.throughput, "{herd:?}");
     let own = Crowd { private: true, ..crowd(6) };
-    let own = serve(&profile, &load, &plain(), &own).unwrap();
+    let own = serve(&profile, &load, &one_cache(), &own).unwrap();
     assert_eq!(own.store_loads, 600);
     assert!(own.throughput < 1.05 * 200.0, "the disk is the bottleneck: {own:?}");
 }
@@ -78,7 +78,7 @@ fn clients_in_step_share_every_load_and_unrelated_ones_do_not() {
 #[test]
 fn who_comes_later_finds_what_was_read() {
     let later = Crowd { stagger: 1000 * MS, ..crowd(3) };
-    let seen = serve(&profile(5.0), &load(1, &apart(50)), &plain(), &later).unwrap();
+    let seen = serve(&profile(5.0), &load(1, &apart(50)), &one_cache(), &later).unwrap();
     assert_eq!((seen.hits, seen.misses, seen.shared), (100, 50, 0));
 }
 
@@ -86,7 +86,7 @@ fn who_comes_later_finds_what_was_read() {
 fn what_left_the_cache_comes_from_the_pieces() {
     let places: Vec<u64> = apart(50).into_iter().chain(apart(50)).collect();
     let load = load(1, &places);
-    let setup = ServerSetup { memory: 1 << 20, ..plain() };
+    let setup = ServerSetup { memory: 1 << 20, ..one_cache() };
     let without = serve(&profile(5.0), &load, &setup, &crowd(1)).unwrap();
     assert_eq!((without.misses, without.store_loads), (100, 100));
     let setup = ServerSetup { pieces: 1 << 30, ..setup };
@@ -108,7 +108,7 @@ fn a_load_that_needs_a_piece_on_its_way_waits_for_it() {
         let request = Request { client, offset, length: 4096, ..Request::default() };
         load.push(&request, &[chunks().at(offset).0]).unwrap();
     }
-    let setup = ServerSetup { pieces: 1 << 30, ..plain() };
+    let setup = ServerSetup { pieces: 1 << 30, ..one_cache() };
     let seen = serve(&profile(5.0), &load, &setup, &crowd(2)).unwrap();
     assert_eq!((seen.answers, seen.misses), (2, 2));
     assert!(seen.response >= 5e-3, "{seen:?}");
@@ -117,7 +117,7 @@ fn a_load_that_needs_a_piece_on_its_way_waits_for_it() {
 #[test]
 fn every_piece_that_comes_takes_its_time() {
     let load = load(1, &apart(50));
-    let setup = ServerSetup { pieces: 1 << 30, ..plain() };
+    let setup = ServerSetup { pieces: 1 << 30, ..one_cache() };
     let free = serve(&profile(5.0), &load, &setup, &crowd(1)).unwrap();
     let mut profile = profile(5.0);
     profile.centres.push(ProfileCentre {
@@ -132,7 +132,7 @@ fn every_piece_that_comes_takes_its_time() {
     assert!(pieces >= 50.0 && kept.store_bytes == free.store_bytes);
     assert!((kept.seconds - free.seconds - pieces * 1e-3).abs() < 1e-6, "{free:?} {kept:?}");
     // Without a piece cache there are none.
-    let none = serve(&profile, &load, &plain(), &crowd(1)).unwrap();
+    let none = serve(&profile, &load, &one_cache(), &crowd(1)).unwrap();
     assert!((none.seconds - 50.0 * 5.1e-3).abs() < 1e-6, "{none:?}");
 }
 
@@ -146,7 +146,7 @@ fn neighbours_that_are_asked_for_at_the_same_time_come_in_one_request() {
             let request = Request { client, offset, length: 4096, ..Request::default() };
             load.push(&request, &[cuts.at(offset).0]).unwrap();
         }
-        let seen = serve(&profile(5.0), &load, &plain(), &crowd(2)).unwrap();
+        let seen = serve(&profile(5.0), &load, &one_cache(), &crowd(2)).unwrap();
         assert_eq!((seen.answers, seen.loads, seen.store_loads), (2, 2, requests), "{seen:?}");
         let arm = 5e-3 * requests as f64;
         assert!((seen.seconds - arm).abs() < 3e-4, "{seen:?}");
@@ -157,8 +157,8 @@ fn neighbours_that_are_asked_for_at_the_same_time_come_in_one_request() {
 fn reading_in_order_is_ahead_of_the_client() {
     let places: Vec<u64> = (0..2048).map(|n| n * 4096).collect();
     let load = load(1, &places);
-    let slow = serve(&profile(5.0), &load, &plain(), &crowd(1)).unwrap();
-    let setup = ServerSetup { read_ahead: 2 << 20, ..plain() };
+    let slow = serve(&profile(5.0), &load, &one_cache(), &crowd(1)).unwrap();
+    let setup = ServerSetup { read_ahead: 2 << 20, ..one_cache() };
     let ahead = serve(&profile(5.0), &load, &setup, &crowd(1)).unwrap();
     assert!(ahead.seconds < slow.seconds * 0.8, "{slow:?} {ahead:?}");
     assert!(ahead.loads < slow.loads / 2, "long requests: {slow:?} {ahead:?}");
@@ -167,9 +167,9 @@ fn reading_in_order_is_ahead_of_the_client() {
 #[test]
 fn a_boot_list_brings_what_the_first_client_is_about_to_read() {
     let load = load(1, &apart(200));
-    let setup = ServerSetup { boot_list: true, ..plain() };
+    let setup = ServerSetup { boot_list: true, ..one_cache() };
     let seen = serve(&profile(5.0), &load, &setup, &crowd(1)).unwrap();
-    let cold = serve(&profile(5.0), &load, &plain(), &crowd(1)).unwrap();
+    let cold = serve(&profile(5.0), &load, &one_cache(), &crowd(1)).unwrap();
     assert!(seen.seconds < cold.seconds * 0.5, "{cold:?} {seen:?}");
     assert!(seen.loads < 100, "side by side: {seen:?}");
 }
@@ -182,7 +182,7 @@ fn writes_and_private_blocks_never_wait_for_the_store() {
         let length = if op == Op::Flush { 0 } else { 4096 };
         load.push(&Request { op, length, ..Request::default() }, &[]).unwrap();
     }
-    let seen = serve(&profile(5.0), &load, &plain(), &crowd(1)).unwrap();
+    let seen = serve(&profile(5.0), &load, &one_cache(), &crowd(1)).unwrap();
     assert_eq!((seen.answers, seen.loads), (2, 0));
     assert!((seen.response - 1e-4).abs() < 1e-9);
 }
@@ -191,7 +191,7 @@ fn writes_and_private_blocks_never_wait_for_the_store() {
 fn pauses_are_those_of_the_trace_after_the_answer() {
     let load = load(1, &apart(11));
     let seen =
-        serve(&profile(5.0), &load, &plain(), &Crowd { pace: ClientPace::Trace, ..crowd(1) })
+        serve(&profile(5.0), &load, &one_cache(), &Crowd { pace: ClientPace::Trace, ..crowd(1) })
             .unwrap();
     assert!((seen.seconds - (10.0 * 1e-3 + 11.0 * 5.1e-3)).abs() < 1e-6, "{seen:?}");
 }
@@ -199,9 +199,9 @@ fn pauses_are_those_of_the_trace_after_the_answer() {
 #[test]
 fn what_cannot_be_simulated_is_refused() {
     let (profile, load) = (profile(5.0), load(1, &apart(3)));
-    assert!(serve(&profile, &load, &plain(), &crowd(0)).is_err());
-    assert!(serve(&profile, &ServerLoad::new(chunks()), &plain(), &crowd(1)).is_err());
-    let small = ServerSetup { memory: 4096, ..plain() };
+    assert!(serve(&profile, &load, &one_cache(), &crowd(0)).is_err());
+    assert!(serve(&profile, &ServerLoad::new(chunks()), &one_cache(), &crowd(1)).is_err());
+    let small = ServerSetup { memory: 4096, ..one_cache() };
     let error = serve(&profile, &load, &small, &crowd(1)).unwrap_err();
     assert!(error.message().contains("does not hold a chunk"), "{error}");
 }
@@ -226,7 +226,7 @@ fn unrelated_clients_get_what_arithmetic_says() {
     }
     let profile = profile(5.0);
     for clients in [1, 2, 4, 16] {
-        let setup = ServerSetup { memory: 1 << 20, ..plain() };
+        let setup = ServerSetup { memory: 1 << 20, ..one_cache() };
         let seen = serve(&profile, &load, &setup, &crowd(clients)).unwrap();
         let hit = seen.hit_ratio();
         let exact = profile.network(4096, hit, 0.0).unwrap().solve(clients).unwrap();

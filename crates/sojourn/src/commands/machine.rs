@@ -181,7 +181,7 @@ async fn assign(args: &Assign, home: &Home) -> Result<Entry> {
 /// The machine as it is to be from now on.
 fn wanted(args: &Assign, who: &Designation, before: Option<&Entry>) -> Result<Entry> {
     let fresh = match who {
-        Designation::Mac(mac) => fresh(format!("m-{}", mac.plain()), Some(*mac), None),
+        Designation::Mac(mac) => fresh(format!("m-{}", mac.hex_digits()), Some(*mac), None),
         Designation::Uuid(uuid) => fresh(format!("m-{uuid}"), None, Some(*uuid)),
         Designation::Name(name) if before.is_none() => {
             return Err(Error::not_found(format!(

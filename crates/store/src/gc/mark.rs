@@ -28,7 +28,7 @@ pub(crate) async fn mark(
     let mut marks = Marks::default();
     for error in &census.doubts {
         let error = Error::new(error.kind(), error.message().to_owned());
-        marks.doubt(Unsure::Everything, error)?;
+        marks.note_unreadable(Unsure::Everything, error)?;
     }
     // A name for each manifest, to tell people whose it is.
     let mut names: HashMap<ManifestId, String> = HashMap::new();
@@ -41,13 +41,13 @@ pub(crate) async fn mark(
             }
             Err(e) => {
                 let error = e.context(format!("{kind} {}", record.name));
-                marks.doubt(Unsure::Everything, error)?;
+                marks.note_unreadable(Unsure::Everything, error)?;
             }
         }
         if let Some(list) = record.body.labels.get(boot_list::LABEL) {
             match crate::id::parse_hex("boot list", list) {
                 Ok(id) => drop(marks.boot_lists.insert(id)),
-                Err(e) => marks.doubt(Unsure::Everything, e)?,
+                Err(e) => marks.note_unreadable(Unsure::Everything, e)?,
             }
         }
     }
@@ -85,7 +85,7 @@ async fn roots(
                     Some(name) => e.context(name),
                     None => e,
                 };
-                marks.doubt(Unsure::Segments, error)?;
+                marks.note_unreadable(Unsure::Segments, error)?;
             }
         }
     }
@@ -116,7 +116,7 @@ async fn segments(
             Ok(segment) => segment.all().for_each(|placed| {
                 marks.refer(&placed.at, packs);
             }),
-            Err(e) => marks.doubt(Unsure::Packs, e)?,
+            Err(e) => marks.note_unreadable(Unsure::Packs, e)?,
         }
         progress.advance(SEGMENT, 0);
     }
@@ -140,7 +140,7 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
         if asked.insert(pack) {
             match rewritten::load(store, &pack).await {
                 Ok(object) => known.extend(object.map(|object| (pack, object))),
-                Err(e) => marks.doubt(Unsure::Packs, e)?,
+                Err(e) => marks.note_unreadable(Unsure::Packs, e)?,
             }
         }
         let Some(object) = known.get(&pack) else { continue };

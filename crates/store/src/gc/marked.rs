@@ -138,7 +138,7 @@ impl Marks {
         self.places.len() as u64
     }
 
-    pub(super) fn doubt(&mut self, unsure: Unsure, error: Error) -> Result<()> {
+    pub(super) fn note_unreadable(&mut self, unsure: Unsure, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Corrupt
             | ErrorKind::NotFound

@@ -210,8 +210,8 @@ impl<'a> Finder<'a> {
         Ok(found)
     }
 
-    /// The plain bytes of a chunk from where it was found, verified; `None` when nobody has them.
-    pub(super) async fn plain(&self, id: &ChunkId, len: u32) -> Option<Bytes> {
+    /// The content of a chunk from where it was found, verified; `None` when nobody has them.
+    pub(super) async fn content(&self, id: &ChunkId, len: u32) -> Option<Bytes> {
         let (number, place) = self.elsewhere.get(id)?;
         let plain = match (&self.sources[*number], place) {
             (RepairSource::Store(other), ChunkLocation::Pack(at)) => other.read_at(at).await,

@@ -86,7 +86,7 @@ async fn forms_of(store: &Store, part: &BadPackChunk, finder: &Finder<'_>) -> Re
         }
     }
     if plain.is_none() {
-        plain = finder.plain(&at.id, at.len).await;
+        plain = finder.content(&at.id, at.len).await;
     }
     if plain.is_none() {
         plain = by_other_ways(store, at).await;

@@ -75,7 +75,7 @@ impl Life {
     }
 
     /// The store without faults or delays.
-    async fn plain(&self) -> Store {
+    async fn faultless_store(&self) -> Store {
         Store::open(Arc::new(self.nature.backend.clone()), world(self.number())).await.unwrap()
     }
 
@@ -314,7 +314,7 @@ impl Life {
 
     /// Every name means what it ought to, and all of it can be read.
     async fn check(&self) {
-        let store = self.plain().await;
+        let store = self.faultless_store().await;
         let names = self.model.lock().names.clone();
         for ((kind, name), (there, content)) in names {
             let found = match store.refs().get(kind, &name).await {
@@ -344,7 +344,7 @@ impl Life {
 
     /// When all is quiet, collections free all garbage, pins of the dead included.
     async fn clean_up(&self) {
-        let store = self.plain().await;
+        let store = self.faultless_store().await;
         let options =
             gc::GcOptions { grace: Duration::from_secs(GRACE), ..gc::GcOptions::default() };
         let mut last = gc::GcReport::default();

@@ -109,13 +109,13 @@ struct AcceptedView {
 }
 
 pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
-    let scan = args.selection.plain().scan().await?;
+    let scan = args.selection.for_server().scan().await?;
     if !rustix::process::geteuid().is_root()
         && let Some(sentence) = all_unreadable(&scan)
     {
         return Err(Error::denied(format!("{sentence}; run it as root, who may read disks")));
     }
-    let lent = scan.choose(&args.selection.plain().policy);
+    let lent = scan.choose(&args.selection.for_server().policy);
     let view = ScanView::new(&scan, &lent, args.extents);
     if let Some(path) = &args.svg {
         // A file that exists may be a disk.

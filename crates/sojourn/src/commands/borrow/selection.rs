@@ -79,8 +79,8 @@ pub(crate) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// The same for the server.
-    pub(crate) fn plain(&self) -> server::borrow::selection::BorrowSelection {
+    /// The same in the server's terms.
+    pub(crate) fn for_server(&self) -> server::borrow::selection::BorrowSelection {
         let reader = FreeSpaceOptions {
             level: self.proof.map(|proof| match proof {
                 Proof::Fast => Level::Fast,

@@ -258,7 +258,7 @@ async fn make_place(args: &Args, amount: Amount) -> Result<BorrowedRoom> {
             )),
         },
         None => {
-            let (plan, size) = find::plan(&args.selection.plain(), amount).await?;
+            let (plan, size) = find::plan(&args.selection.for_server(), amount).await?;
             block::offload(move || BorrowedRoom::on_disks(plan, size)).await
         }
     }
@@ -294,7 +294,7 @@ async fn map(
     let in_blocks = |bytes: u64| bytes.next_multiple_of(BLOCK);
     let amount = Amount { most: amount.most.map(in_blocks), least: in_blocks(amount.least) };
     Mapper::open()?;
-    let (plan, size) = find::plan(&args.selection.plain(), amount).await?;
+    let (plan, size) = find::plan(&args.selection.for_server(), amount).await?;
     let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
     let room = size.saturating_sub(swap.unwrap_or(0));
     if let Some(base) = &base {

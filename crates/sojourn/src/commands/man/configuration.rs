@@ -27,7 +27,7 @@ pub(super) fn text() -> String {
     roff::section(&mut page, "EXAMPLES");
     let example = tables::CONFIGURATION.split("```toml\n").nth(1);
     let example = example.and_then(|rest| rest.split("```").next()).unwrap_or_default();
-    page.push_str(&format!(".nf\n{}\n.fi\n", roff::plain(example)));
+    page.push_str(&format!(".nf\n{}\n.fi\n", roff::escaped(example)));
     roff::section(&mut page, "FILES");
     super::page::files(&mut page);
     roff::section(&mut page, "SEE ALSO");

@@ -78,7 +78,7 @@ fn examples(page: &mut String, command: &Command) {
     roff::section(page, "EXAMPLES");
     let help = help.to_string();
     let text = help.strip_prefix("Examples:\n").unwrap_or(&help);
-    page.push_str(&format!(".nf\n{}\n.fi\n", roff::plain(text)));
+    page.push_str(&format!(".nf\n{}\n.fi\n", roff::escaped(text)));
 }
 
 /// The files of a home.

@@ -2,25 +2,25 @@
 
 use std::fmt::Write;
 
-/// Text in which nothing is an instruction.
-pub(super) fn plain(text: &str) -> String {
-    let mut plain = String::new();
+/// Escapes a text so that nothing in it is an instruction.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
     for (index, line) in text.lines().enumerate() {
         if index > 0 {
-            plain.push('\n');
+            escaped.push('\n');
         }
         if line.starts_with(['.', '\'']) {
-            plain.push_str("\\&");
+            escaped.push_str("\\&");
         }
         for c in line.chars() {
             match c {
-                '\\' => plain.push_str("\\e"),
-                '-' => plain.push_str("\\-"),
-                _ => plain.push(c),
+                '\\' => escaped.push_str("\\e"),
+                '-' => escaped.push_str("\\-"),
+                _ => escaped.push(c),
             }
         }
     }
-    plain
+    escaped
 }
 
 /// The heading of a section.
@@ -30,24 +30,24 @@ pub(super) fn section(page: &mut String, title: &str) {
 
 /// A paragraph.
 pub(super) fn paragraph(page: &mut String, text: &str) {
-    let _ = writeln!(page, ".PP\n{}", plain(text));
+    let _ = writeln!(page, ".PP\n{}", escaped(text));
 }
 
 /// A term, and what it is.
 pub(super) fn term(page: &mut String, term: &str, text: &str) {
-    let _ = writeln!(page, ".TP\n\\fB{}\\fR\n{}", plain(term), plain(text));
+    let _ = writeln!(page, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(text));
 }
 
 /// Other pages, by their names and sections.
 pub(super) fn pages<'a>(page: &mut String, names: impl Iterator<Item = (&'a str, u8)>) {
     let names: Vec<String> =
-        names.map(|(name, section)| format!("\\fB{}\\fR({section})", plain(name))).collect();
+        names.map(|(name, section)| format!("\\fB{}\\fR({section})", escaped(name))).collect();
     let _ = writeln!(page, ".PP\n{}", names.join(",\n"));
 }
 
 /// An argument of an instruction.
 pub(super) fn quoted(text: &str) -> String {
-    format!("\"{}\"", plain(text).replace('"', "\\(dq").replace('\n', " "))
+    format!("\"{}\"", escaped(text).replace('"', "\\(dq").replace('\n', " "))
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn no_text_is_an_instruction() {
-        assert_eq!(plain(".TH a\\b\n'x --y"), "\\&.TH a\\eb\n\\&'x \\-\\-y");
+        assert_eq!(escaped(".TH a\\b\n'x --y"), "\\&.TH a\\eb\n\\&'x \\-\\-y");
         assert_eq!(quoted("a \"b\"\nc"), "\"a \\(dqb\\(dq c\"");
     }
 }

@@ -53,7 +53,7 @@ impl KeyParser {
             return None;
         }
         if self.begun.is_empty() {
-            return plain(byte);
+            return single_byte(byte);
         }
         self.begun.push(byte);
         let introduces = self.begun.len() == 2 && matches!(byte, b'[' | b'O');
@@ -67,7 +67,7 @@ impl KeyParser {
     }
 }
 
-fn plain(byte: u8) -> Option<KeyAction> {
+fn single_byte(byte: u8) -> Option<KeyAction> {
     Some(match byte {
         b'q' | b'Q' | 3 | 4 => KeyAction::Quit, // also Ctrl-C and Ctrl-D
         b'?' | b'h' => KeyAction::Help,

@@ -25,7 +25,7 @@ struct Lab {
     copy: Vec<ChunkRef>,
 }
 
-async fn plain() -> (Arc<InMemory>, Store) {
+async fn in_clear() -> (Arc<InMemory>, Store) {
     let backend = Arc::new(InMemory::new());
     let store = Store::create(backend.clone(), testing::settings(), testing::world(1)).await;
     (backend, store.unwrap())
@@ -184,7 +184,7 @@ impl Lab {
 
 #[tokio::test]
 async fn a_boot_copy_is_healed_out_of_its_image_as_it_was() {
-    for made in [plain().await, encrypted().await] {
+    for made in [in_clear().await, encrypted().await] {
         let lab = lab(made).await;
         let before = lab.packs().await;
         let at = lab.copy[3];
@@ -207,7 +207,7 @@ async fn a_boot_copy_is_healed_out_of_its_image_as_it_was() {
 
 #[tokio::test]
 async fn an_image_and_its_boot_copy_heal_each_other() {
-    for made in [plain().await, encrypted().await] {
+    for made in [in_clear().await, encrypted().await] {
         let lab = lab(made).await;
         let before = lab.packs().await;
         // Other chunks of both: each is sound in a pack that is bad.
@@ -225,7 +225,7 @@ async fn an_image_and_its_boot_copy_heal_each_other() {
 
 #[tokio::test]
 async fn a_copy_that_does_not_come_out_as_it_was_is_made_anew_and_named() {
-    let (backend, _) = plain().await;
+    let (backend, _) = in_clear().await;
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
     let first = publish_copy(&compressing(&backend, 5).await).await;
@@ -251,7 +251,7 @@ async fn a_copy_that_does_not_come_out_as_it_was_is_made_anew_and_named() {
 #[tokio::test]
 async fn a_copy_in_another_form_than_the_image_comes_out_as_it_was_while_the_compressor_is_the_same()
  {
-    let (backend, _) = plain().await;
+    let (backend, _) = in_clear().await;
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
     let store = compressing(&backend, 5).await;
@@ -271,7 +271,7 @@ async fn a_copy_in_another_form_than_the_image_comes_out_as_it_was_while_the_com
 
 #[tokio::test]
 async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
-    let lab = lab(plain().await).await;
+    let lab = lab(in_clear().await).await;
     let first = lab.copy_id().await;
     let manifest = lab.store.manifest(&first).await.unwrap();
     let segment = segment::key(&manifest.segment_id(0).unwrap());
@@ -305,7 +305,7 @@ async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
 
 #[tokio::test]
 async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image() {
-    let lab = lab(plain().await).await;
+    let lab = lab(in_clear().await).await;
     let (own, copy) = (lab.own[4], lab.copy[4]);
     for at in [own, copy] {
         lab.flip(at.pack, at.offset as usize + 7).await;
@@ -328,7 +328,7 @@ async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image
 async fn a_copy_of_a_newer_build_is_left_to_it_and_all_else_is_healed() {
     let newer = |bytes: &mut Vec<u8>| wire::make_newer(bytes, 8, 2);
     for part in ["manifests", "segments"] {
-        let lab = lab(plain().await).await;
+        let lab = lab(in_clear().await).await;
         publish_image(&lab.store, &noise(9, 2 << 20), "alpine:1", 1000).await;
         let first = lab.copy_id().await;
         let manifest = lab.store.manifest(&first).await.unwrap();
@@ -363,7 +363,7 @@ async fn a_copy_of_a_newer_build_is_left_to_it_and_all_else_is_healed() {
 #[tokio::test]
 async fn a_copy_of_which_no_list_tells_what_was_in_it_is_taken_off() {
     for lost in ["list", "label", "worth"] {
-        let lab = lab(plain().await).await;
+        let lab = lab(in_clear().await).await;
         let record = lab.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
         let list = record.body.boot_list().unwrap().unwrap();
         match lost {
@@ -398,7 +398,7 @@ async fn a_copy_of_which_no_list_tells_what_was_in_it_is_taken_off() {
 
 #[tokio::test]
 async fn versions_that_have_the_same_copy_get_the_same_one_again() {
-    let (backend, _) = plain().await;
+    let (backend, _) = in_clear().await;
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
     let first = publish_copy(&compressing(&backend, 5).await).await;
@@ -418,7 +418,7 @@ async fn versions_that_have_the_same_copy_get_the_same_one_again() {
 
 #[tokio::test]
 async fn a_chunk_that_only_a_configured_source_has_comes_from_there() {
-    let lab = lab(plain().await).await;
+    let lab = lab(in_clear().await).await;
     let whole = Store::open(Arc::new(lab.backend.fork()), testing::world(3)).await.unwrap();
     let before = lab.packs().await;
     for at in [lab.own[4], lab.copy[4]] {
@@ -435,7 +435,7 @@ async fn a_chunk_that_only_a_configured_source_has_comes_from_there() {
 
 #[tokio::test]
 async fn a_version_that_shows_another_image_meanwhile_gets_no_copy() {
-    let lab = lab(plain().await).await;
+    let lab = lab(in_clear().await).await;
     let record = lab.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
     let (manifest, list) = (record.body.manifest.unwrap(), record.body.boot_list().unwrap());
     let (list, other) = (list.unwrap(), lab.copy_id().await);
@@ -451,7 +451,7 @@ async fn a_version_that_shows_another_image_meanwhile_gets_no_copy() {
 
 #[tokio::test]
 async fn a_copy_whose_pack_is_of_a_newer_format_keeps_its_label_and_the_pack_is_not_replaced() {
-    let lab = lab(plain().await).await;
+    let lab = lab(in_clear().await).await;
     let (first, path) = (lab.copy_id().await, pack::path(&lab.copy[0].pack));
     // Nothing in it means anything to this build.
     let newer = |bytes: &mut Vec<u8>| {
@@ -478,7 +478,7 @@ async fn a_copy_whose_pack_is_of_a_newer_format_keeps_its_label_and_the_pack_is_
 async fn a_copy_that_was_made_anew_where_its_pack_had_been_moved_outlives_a_collection() {
     // The pack is gone, or is there again: somebody else made the copy anew.
     for is_back in [false, true] {
-        let lab = lab(plain().await).await;
+        let lab = lab(in_clear().await).await;
         // As a repair did that knew no copies.
         let pack = lab.copy[0].pack;
         let places = lab.own.iter().zip(&lab.copy).filter(|(_, copy)| copy.pack == pack);
