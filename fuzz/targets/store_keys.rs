@@ -3,17 +3,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use store::testing::{Format, decode};
+use store::testing::{ObjectFormat, decode};
 
 /// By the second and higher bits of the first byte.
-const FORMATS: [Format; 7] = [
-    Format::Keys,
-    Format::Settings,
-    Format::BootList,
-    Format::Moved,
-    Format::Condemned,
-    Format::Pin,
-    Format::Server,
+const FORMATS: [ObjectFormat; 7] = [
+    ObjectFormat::Keys,
+    ObjectFormat::Settings,
+    ObjectFormat::BootList,
+    ObjectFormat::Moved,
+    ObjectFormat::Condemned,
+    ObjectFormat::Pin,
+    ObjectFormat::Server,
 ];
 
 /// A document with the right checksum: what `format.md` says of its last member.

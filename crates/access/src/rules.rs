@@ -176,35 +176,35 @@ impl Rules {
 
 /// Whether all of `text` is as `pattern` says. Takes at most the product of their lengths in time.
 pub(crate) fn matches(pattern: &str, own: Option<&str>, text: &str) -> bool {
-    /// A piece of a pattern.
+    /// A part of a pattern between others.
     #[derive(Clone, Copy)]
-    enum Piece<'a> {
+    enum PatternPart<'a> {
         Any,
         Text(&'a str),
     }
     let mut pieces = Vec::new();
     for (index, part) in pattern.split('*').enumerate() {
         if index > 0 {
-            pieces.push(Piece::Any);
+            pieces.push(PatternPart::Any);
         }
         for (index, literal) in part.split(OWN_NAME).enumerate() {
             if index > 0 {
                 let Some(own) = own else { return false };
-                pieces.push(Piece::Text(own)); // as it is: a name is no pattern
+                pieces.push(PatternPart::Text(own)); // as it is: a name is no pattern
             }
-            pieces.push(Piece::Text(literal));
+            pieces.push(PatternPart::Text(literal));
         }
     }
     // Greedy with one point to return to: the last `*` takes one byte more.
     let (mut piece, mut rest, mut again) = (0, text.as_bytes(), None);
     loop {
         match pieces.get(piece) {
-            Some(Piece::Any) => {
+            Some(PatternPart::Any) => {
                 piece += 1;
                 again = Some((piece, rest));
                 continue;
             }
-            Some(Piece::Text(literal)) => {
+            Some(PatternPart::Text(literal)) => {
                 if let Some(after) = rest.strip_prefix(literal.as_bytes()) {
                     piece += 1;
                     rest = after;

@@ -97,9 +97,9 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     Sequence::new(seed).bytes(len)
 }
 
-/// The kinds of objects that a store reads.
+/// A kind of object that a store reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ObjectFormat {
     /// `store.json`.
     Settings,
     /// A pack, of which index and trailer are read.
@@ -124,7 +124,7 @@ pub enum Format {
     Server,
 }
 
-impl Format {
+impl ObjectFormat {
     /// All of them.
     pub const ALL: [Self; 11] = [
         Self::Settings,
@@ -170,37 +170,39 @@ impl Format {
 ///
 /// # Panics
 /// When what was read contradicts itself.
-pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
+pub fn decode(format: ObjectFormat, bytes: &[u8]) -> Result<()> {
     let body = |kind| object::decode(&settings(), kind, "object", bytes.to_vec().into());
     match format {
-        Format::Settings => Settings::decode(bytes).map(|_| ()),
-        Format::Pack => pack::PackIndex::decode_unnamed(&settings(), bytes).map(|_| ()),
-        Format::Segment => {
+        ObjectFormat::Settings => Settings::decode(bytes).map(|_| ()),
+        ObjectFormat::Pack => pack::PackIndex::decode_unnamed(&settings(), bytes).map(|_| ()),
+        ObjectFormat::Segment => {
             let blocks = chunker::SEGMENT_PAGES as u32;
             let segment = Segment::decode("segment", body(ObjectKind::Segment)?, blocks)?;
             segment.all().for_each(drop);
             Ok(())
         }
-        Format::Root => manifest_root::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
-        Format::BootList => boot_list::decode("list", &body(ObjectKind::BootList)?).map(|_| ()),
-        Format::Moved => {
+        ObjectFormat::Root => manifest_root::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
+        ObjectFormat::BootList => {
+            boot_list::decode("list", &body(ObjectKind::BootList)?).map(|_| ())
+        }
+        ObjectFormat::Moved => {
             let moved = Moved::decode("moved", body(ObjectKind::Moved)?)?;
             assert!(moved.chunks().all(|at| moved.find(&at.id) == Some(at)), "it finds its chunks");
             Ok(())
         }
-        Format::Condemned => {
+        ObjectFormat::Condemned => {
             crate::condemned::decode("list", body(ObjectKind::Condemned)?).map(|_| ())
         }
-        Format::Pin => Pin::decode("pin", &body(ObjectKind::Pin)?).map(|_| ()),
-        Format::Server => servers::check("server", &body(ObjectKind::Server)?),
-        Format::Keys => slots::check_bytes("keys", bytes),
-        Format::Ref => refs::check(&settings(), "ref", bytes),
+        ObjectFormat::Pin => Pin::decode("pin", &body(ObjectKind::Pin)?).map(|_| ()),
+        ObjectFormat::Server => servers::check("server", &body(ObjectKind::Server)?),
+        ObjectFormat::Keys => slots::check_bytes("keys", bytes),
+        ObjectFormat::Ref => refs::check(&settings(), "ref", bytes),
     }
 }
 
 /// Puts the right checksum into an object that was changed, where the format has one in binary.
-pub fn seal(format: Format, bytes: &mut [u8]) {
-    if format == Format::Pack {
+pub fn seal(format: ObjectFormat, bytes: &mut [u8]) {
+    if format == ObjectFormat::Pack {
         pack::seal(bytes);
     } else if format.framed().is_some()
         && let Some((head, body)) = bytes.split_at_mut_checked(wire::FRAME)

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // tests
 
 use proptest::prelude::*;
-use store::testing::{Format, decode, seal};
+use store::testing::{ObjectFormat, decode, seal};
 
 /// An object with this body, as `docs/format.md` has it.
-fn framed(format: Format, parts: &[&[u8]]) -> Vec<u8> {
+fn framed(format: ObjectFormat, parts: &[&[u8]]) -> Vec<u8> {
     let magic = format.magic().unwrap();
     let mut bytes = [&magic[..], &[1, 0, 0, 0, 0, 0, 0, 0], &parts.concat()].concat();
     seal(format, &mut bytes);
@@ -14,14 +14,14 @@ fn framed(format: Format, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A good object of each format: from the golden store, or as `docs/format.md` has it.
-fn golden(format: Format) -> Vec<u8> {
+fn golden(format: ObjectFormat) -> Vec<u8> {
     let number = |n: u32| n.to_le_bytes();
     let place = [number(16), number(100)].concat();
     match format {
-        Format::BootList => {
+        ObjectFormat::BootList => {
             return framed(format, &[&number(0), &number(2), &[0; 8], &[1; 32], &[2; 32]]);
         }
-        Format::Moved => {
+        ObjectFormat::Moved => {
             let (first, second) = ([&[1; 32][..], &number(0)], [&[2; 32][..], &number(1)]);
             let rest: &[u8] = &[5, 0, 1, 0];
             return framed(
@@ -32,17 +32,17 @@ fn golden(format: Format) -> Vec<u8> {
                 ],
             );
         }
-        Format::Condemned => {
+        ObjectFormat::Condemned => {
             let items = [[&[1, 0, 0, 0][..], &number(100), &[1; 32]].concat()];
             let more = [&[4, 0, 0, 0][..], &number(200), &[1; 32]].concat();
             return framed(format, &[&[7; 16], &number(2), &[0; 4], &items.concat(), &more]);
         }
-        Format::Pin => {
+        ObjectFormat::Pin => {
             let held = "7".repeat(64);
             let body = format!(r#"{{"sequence":1,"age":0,"what":"import","holds":["{held}"]}}"#);
             return framed(format, &[body.as_bytes()]);
         }
-        Format::Server => {
+        ObjectFormat::Server => {
             let id = "7".repeat(32);
             let body = format!(r#"{{"server":"{id}","host":"lab","seconds":60}}"#);
             return framed(format, &[body.as_bytes()]);
@@ -52,12 +52,12 @@ fn golden(format: Format) -> Vec<u8> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
     let encrypted = folder.with_file_name("v1-encrypted");
     let mut path = match format {
-        Format::Settings => folder.join("store.json"),
-        Format::Pack => folder.join("packs"),
-        Format::Segment => folder.join("segments"),
-        Format::Root => folder.join("manifests"),
-        Format::Ref => folder.join("refs/image/example:1"),
-        Format::Keys => encrypted.join("keys"),
+        ObjectFormat::Settings => folder.join("store.json"),
+        ObjectFormat::Pack => folder.join("packs"),
+        ObjectFormat::Segment => folder.join("segments"),
+        ObjectFormat::Root => folder.join("manifests"),
+        ObjectFormat::Ref => folder.join("refs/image/example:1"),
+        ObjectFormat::Keys => encrypted.join("keys"),
         other => unreachable!("{other:?} is made above"),
     };
     if path.is_dir() {
@@ -68,7 +68,7 @@ fn golden(format: Format) -> Vec<u8> {
 
 #[test]
 fn the_golden_objects_are_well_formed() {
-    for format in Format::ALL {
+    for format in ObjectFormat::ALL {
         let mut bytes = golden(format);
         decode(format, &bytes).unwrap();
         seal(format, &mut bytes);
@@ -81,12 +81,12 @@ proptest! {
 
     #[test]
     fn a_changed_object_with_the_right_checksum_never_panics(
-        which in 0..Format::ALL.len(),
+        which in 0..ObjectFormat::ALL.len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         near_end in any::<bool>(),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let format = Format::ALL[which];
+        let format = ObjectFormat::ALL[which];
         let mut bytes = golden(format);
         let start = if near_end { bytes.len().saturating_sub(150) } else { 0 };
         for (at, value) in changes {

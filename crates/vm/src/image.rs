@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::resume_set::{self, FirstReads};
-use crate::{EXTENT, PAGE};
+use crate::{EXTENT, PAGE, document_version};
 use disk::{Image, Loader};
 use store::{ChunkId, Manifest, ManifestId, boot_list};
 use tokio::sync::OnceCell;
@@ -64,13 +64,9 @@ impl MemoryLayout {
     /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none,
     /// [`Unsupported`](block::ErrorKind::Unsupported) when it is of a newer version.
     pub fn decode(text: &str) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
         let damaged =
             |e| Error::corrupt(format!("the layout of a memory image cannot be read: {e}"));
-        let Versioned { version } = serde_json::from_str(text).map_err(damaged)?;
+        let version = document_version::read(text.as_bytes()).map_err(damaged)?;
         if !matches!(version, 1 | 2) {
             return Err(Error::unsupported(format!(
                 "a memory image has layout {version}, and this build reads layouts 1 and 2; use a newer sojourn"

@@ -26,6 +26,7 @@
 //! | `ahead` | a resume set is fetched, behind what somebody waits for |
 //! | [`machine`] | [`RunningMachine`]: start, resume, end |
 //! | `device_state` | the state of its devices, from QEMU and to it |
+//! | `document_version` | the version of a JSON document, read before the rest of it |
 //! | [`packing`] | a machine that runs is stored: checkpoint, suspend |
 //! | [`pending`] | [`PendingSuspension`], which is on this host and not in the store yet |
 //! | [`upload`] | a pending suspension becomes a parcel |
@@ -41,6 +42,7 @@ pub mod command;
 mod demand;
 mod device_state;
 pub mod disk_pages;
+mod document_version;
 pub mod image;
 pub mod launch;
 pub mod machine;

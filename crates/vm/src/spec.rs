@@ -1,6 +1,6 @@
 //! What a machine is made of.
 
-use crate::{Accelerator, agent};
+use crate::{Accelerator, agent, document_version};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use store::check_name;
@@ -169,17 +169,12 @@ impl MachineSpec {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none; any error from [`check`](Self::check).
     pub fn decode(text: &str) -> Result<Self> {
-        /// What tells a description of a newer version from a damaged one.
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
         let damaged =
             |e| Error::corrupt(format!("the description of a machine cannot be read: {e}"));
         if text.len() > MAX_LEN {
             return Err(Error::corrupt("the description of a machine is too long"));
         }
-        let Versioned { version } = serde_json::from_str(text).map_err(damaged)?;
+        let version = document_version::read(text.as_bytes()).map_err(damaged)?;
         if !is_read(version) {
             return Err(Error::unsupported(format!(
                 "a machine is described in version {version}, and this build reads versions up to \

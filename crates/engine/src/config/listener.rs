@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for ConfiguredListener {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Table {
+        struct ListenerTable {
             address: String,
             tls: Option<TlsMode>,
         }
@@ -88,7 +88,8 @@ impl<'de> Deserialize<'de> for ConfiguredListener {
                 Ok(ConfiguredListener::from(address))
             }
             fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<ConfiguredListener, M::Error> {
-                let Table { address, tls } = Table::deserialize(MapAccessDeserializer::new(map))?;
+                let ListenerTable { address, tls } =
+                    ListenerTable::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(ConfiguredListener { address, tls })
             }
         }

@@ -138,6 +138,7 @@ impl Marks {
         self.places.len() as u64
     }
 
+    /// Notes an object that cannot be read, and goes on; gives the error back where that is the backend's trouble.
     pub(super) fn note_unreadable(&mut self, unsure: Unsure, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Corrupt

@@ -1,6 +1,7 @@
 //! `pending.json`: what is written, and how it is read.
 
 use crate::MachineSpec;
+use crate::document_version;
 use crate::image::MemoryLayout;
 use block::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -83,13 +84,8 @@ impl PendingSuspension {
     /// [`Corrupt`](ErrorKind::Corrupt) or [`Invalid`](ErrorKind::Invalid) when it makes no sense,
     /// [`Unsupported`](ErrorKind::Unsupported) when a newer build wrote it.
     pub(super) fn decode(path: &Path, text: &[u8]) -> Result<Self> {
-        /// What tells a description of a newer version from a damaged one.
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
         let damaged = |e| Error::corrupt(format!("{}: {e}", path.display()));
-        let Versioned { version } = serde_json::from_slice(text).map_err(damaged)?;
+        let version = document_version::read(text).map_err(damaged)?;
         if version != VERSION {
             return Err(newer(
                 path,

@@ -77,8 +77,8 @@ pub(super) fn text(view: &DiskSimulationView) -> String {
 
 /// For programs.
 pub(super) fn csv(view: &DiskSimulationView) -> String {
-    type Column = (&'static str, fn(&SchedulerRow) -> &Estimate);
-    let columns: [Column; 16] = [
+    type EstimateColumn = (&'static str, fn(&SchedulerRow) -> &Estimate);
+    let columns: [EstimateColumn; 16] = [
         ("service_ms", |r| &r.service_ms),
         ("service_variance", |r| &r.service_variance),
         ("device_ms", |r| &r.device_ms),
