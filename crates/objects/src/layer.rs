@@ -1,12 +1,13 @@
 //! [`ObjectLayer`], an object store over another one that says only what it changes.
 
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::future::{self, BoxFuture, FutureExt};
+use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
-    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result, coalesce_ranges,
+    CopyMode, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload,
+    OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result, coalesce_ranges,
 };
 use std::ops::Range;
 
@@ -47,8 +48,8 @@ macro_rules! pass_on {
 /// and left this to the lower store would be passed by ([`ranges_by_get`] goes through the layer), and
 /// one that left it out would take from the lower store what it does better for many ranges at once.
 ///
-/// Listing from an offset and renaming are no calls of a layer, as nothing here asks for them: they are
-/// made of its own listing, copying and deleting.
+/// Listing from an offset and renaming are second ways, too. Nothing here asks for them, so they have a
+/// default, but not the lower store's: they are made of the layer's own listing, copying and deleting.
 pub trait ObjectLayer: ObjectStore {
     /// The store below.
     type Below: ObjectStore + ?Sized;
@@ -77,12 +78,37 @@ pub trait ObjectLayer: ObjectStore {
         &'a self,
         location: &'b Path,
         ranges: &'c [Range<u64>],
-    ) -> futures::future::BoxFuture<'async_trait, Result<Vec<Bytes>>>
+    ) -> BoxFuture<'async_trait, Result<Vec<Bytes>>>
     where
         'a: 'async_trait,
         'b: 'async_trait,
         'c: 'async_trait,
         Self: 'async_trait;
+
+    /// See [`ObjectStore::rename_opts`].
+    fn rename_opts<'a, 'b, 'c, 'async_trait>(
+        &'a self,
+        from: &'b Path,
+        to: &'c Path,
+        options: RenameOptions,
+    ) -> BoxFuture<'async_trait, Result<()>>
+    where
+        'a: 'async_trait,
+        'b: 'async_trait,
+        'c: 'async_trait,
+        Self: 'async_trait,
+    {
+        let RenameOptions { target_mode, extensions } = options;
+        let mode = match target_mode {
+            RenameTargetMode::Overwrite => CopyMode::Overwrite,
+            RenameTargetMode::Create => CopyMode::Create,
+        };
+        async move {
+            ObjectLayer::copy_opts(self, from, to, CopyOptions { mode, extensions }).await?;
+            self.delete(from).await
+        }
+        .boxed()
+    }
 
     /// See [`ObjectStore::delete_stream`].
     fn delete_stream(
@@ -95,6 +121,18 @@ pub trait ObjectLayer: ObjectStore {
     /// See [`ObjectStore::list`].
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.below().list(prefix)
+    }
+
+    /// See [`ObjectStore::list_with_offset`].
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let offset = offset.clone();
+        ObjectLayer::list(self, prefix)
+            .try_filter(move |meta| future::ready(meta.location > offset))
+            .boxed()
     }
 }
 
@@ -117,6 +155,8 @@ pub async fn ranges_by_get(
 #[macro_export]
 macro_rules! object_layer {
     ($layer:ty) => {
+        // A call that is new in `ObjectStore` is to be one of the layer, also where it has a default.
+        #[deny(clippy::missing_trait_methods)]
         impl object_store::ObjectStore for $layer {
             $crate::pass_on! { (to the layer):
                 put_opts<'b>(
@@ -144,6 +184,11 @@ macro_rules! object_layer {
                     to: &'c object_store::path::Path,
                     options: object_store::CopyOptions
                 ) -> ();
+                rename_opts<'b, 'c>(
+                    from: &'b object_store::path::Path,
+                    to: &'c object_store::path::Path,
+                    options: object_store::RenameOptions
+                ) -> ();
             }
 
             fn delete_stream(
@@ -164,7 +209,43 @@ macro_rules! object_layer {
             {
                 $crate::layer::ObjectLayer::list(self, prefix)
             }
+
+            fn list_with_offset(
+                &self,
+                prefix: Option<&object_store::path::Path>,
+                offset: &object_store::path::Path,
+            ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>>
+            {
+                $crate::layer::ObjectLayer::list_with_offset(self, prefix, offset)
+            }
         }
     };
 }
 pub use object_layer;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FaultRates, Unreliable};
+    use object_store::memory::InMemory;
+    use std::sync::Arc;
+
+    #[tokio::test(start_paused = true)]
+    async fn renaming_and_listing_from_an_offset_do_not_pass_by_the_layer() {
+        let unreliable = Unreliable::new(Arc::new(InMemory::new()), 1, FaultRates::default());
+        let layer: &dyn ObjectStore = &unreliable;
+        let [a, b, c] = ["a", "b", "c"].map(Path::from);
+        layer.put(&a, "first".into()).await.unwrap();
+        layer.put(&b, "second".into()).await.unwrap();
+        let before = unreliable.calls();
+        layer.rename(&a, &c).await.unwrap();
+        assert_eq!(unreliable.calls() - before, 2, "a copy and a deletion");
+        let taken = layer.rename_if_not_exists(&b, &c).await.unwrap_err();
+        assert!(matches!(taken, object_store::Error::AlreadyExists { .. }), "{taken}");
+        let before = unreliable.calls();
+        let found: Vec<_> = layer.list_with_offset(None, &b).try_collect().await.unwrap();
+        assert_eq!(unreliable.calls() - before, 1, "a listing");
+        assert_eq!(found.iter().map(|meta| &meta.location).collect::<Vec<_>>(), [&c]);
+        assert_eq!(layer.get(&c).await.unwrap().bytes().await.unwrap(), "first");
+    }
+}

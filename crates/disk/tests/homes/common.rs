@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, Error, ErrorKind, Extent, Memory, Result, Span, ZeroMode};
+use bytes::Bytes;
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Mode, Room, RoomLayer};
 use futures::future::BoxFuture;
@@ -10,13 +11,15 @@ use futures::stream::{self, BoxStream, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as BackendResult,
+    GetOptions, GetResult, ObjectMeta, ObjectStore, PutOptions, PutPayload, PutResult,
+    Result as BackendResult,
 };
+use objects::layer::{object_layer, ranges_by_get};
 use objects::testing::Failing;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use store::testing;
@@ -186,8 +189,16 @@ impl fmt::Display for Spy {
     }
 }
 
+object_layer!(Spy);
+
 #[async_trait]
-impl ObjectStore for Spy {
+impl objects::layer::ObjectLayer for Spy {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -202,24 +213,17 @@ impl ObjectStore for Spy {
         self.inner.put_opts(location, payload, opts).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> BackendResult<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
     async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
         self.note(location);
         self.inner.get_opts(location, options).await
     }
 
-    fn delete_stream(
+    async fn get_ranges(
         &self,
-        locations: BoxStream<'static, BackendResult<Path>>,
-    ) -> BoxStream<'static, BackendResult<Path>> {
-        self.inner.delete_stream(locations)
+        location: &Path,
+        ranges: &[Range<u64>],
+    ) -> BackendResult<Vec<Bytes>> {
+        ranges_by_get(self, location, ranges).await
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
@@ -234,14 +238,6 @@ impl ObjectStore for Spy {
             inner.list(prefix.as_ref())
         };
         stream::once(listing).flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }
 

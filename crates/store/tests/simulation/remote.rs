@@ -2,16 +2,19 @@
 
 use async_trait::async_trait;
 use block::conformance::Sequence;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Error, GetOptions, GetResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, Result,
 };
+use objects::layer::{object_layer, ranges_by_get};
 use objects::testing::Clocked;
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -187,8 +190,16 @@ impl fmt::Debug for Remote {
     }
 }
 
+object_layer!(Remote);
+
 #[async_trait]
-impl ObjectStore for Remote {
+impl objects::layer::ObjectLayer for Remote {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -218,6 +229,10 @@ impl ObjectStore for Remote {
         let result = self.inner.get_opts(location, options).await;
         self.come().await;
         result
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        ranges_by_get(self, location, ranges).await
     }
 
     fn delete_stream(
@@ -252,13 +267,5 @@ impl ObjectStore for Remote {
             Ok::<_, Error>(stream::iter(seen))
         };
         stream::once(listing).try_flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }
