@@ -50,7 +50,8 @@ impl RandomFile {
     /// Opens a file with the given options.
     ///
     /// # Errors
-    /// That of the system call, naming the path.
+    /// [`NotFound`](ErrorKind::NotFound) or [`Denied`](ErrorKind::Denied); [`Conflict`](ErrorKind::Conflict)
+    /// and [`NoSpace`](ErrorKind::NoSpace) where the options make a file. Each names the path.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let path = path.as_ref();
         let file = options.open(path).map_err(|e| Error::io(path.display(), e))?;
@@ -60,7 +61,8 @@ impl RandomFile {
     /// Opens a file of any file system.
     ///
     /// # Errors
-    /// That of the system call, naming the path.
+    /// [`NotFound`](ErrorKind::NotFound) or [`Denied`](ErrorKind::Denied); [`Conflict`](ErrorKind::Conflict)
+    /// and [`NoSpace`](ErrorKind::NoSpace) where the options make a file. Each names the path.
     pub fn open_on(path: &FsPath, how: Open) -> Result<Self> {
         let file = path.open(how).map_err(|e| path.error(e))?;
         Ok(Self::from_file(file, path.to_path_buf()))
@@ -93,7 +95,7 @@ impl RandomFile {
     /// The length in bytes; that of the device for a block device.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the file system cannot tell.
     pub fn len(&self) -> Result<u64> {
         self.inner.file.len().map_err(|e| Error::io(self.path().display(), e))
     }
@@ -101,7 +103,7 @@ impl RandomFile {
     /// Whether the file has no byte.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the file system cannot tell.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -109,7 +111,7 @@ impl RandomFile {
     /// Reads if the page cache holds all of it. Bytes beyond the end of the file read as zeroes.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the disk fails.
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
         self.try_read_by(offset, buf, |at, buf| self.inner.file.read_now(buf, at))
     }
@@ -151,7 +153,7 @@ impl RandomFile {
     /// Reads, waiting for the disk where needed. Bytes beyond the end read as zeroes.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the disk fails.
     pub async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.try_read(offset, buf)? == Attempt::Done {
             return Ok(());
@@ -181,7 +183,7 @@ impl RandomFile {
     /// Reads on this thread, waiting for the disk where needed.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the disk fails.
     pub fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read_blocking(offset, buf)
     }
@@ -191,7 +193,8 @@ impl RandomFile {
     /// another one meanwhile.
     ///
     /// # Errors
-    /// That of the system call; [`NoSpace`](ErrorKind::NoSpace) when the file system is full.
+    /// [`NoSpace`](ErrorKind::NoSpace) when the file system is full, [`Unavailable`](ErrorKind::Unavailable)
+    /// when the disk fails.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let write = || self.inner.file.write_all_at(data, offset);
         let written = if data.len() > LONG_WRITE { in_place(write) } else { write() };
@@ -202,7 +205,8 @@ impl RandomFile {
     /// storage.
     ///
     /// # Errors
-    /// That of the system call; [`NoSpace`](ErrorKind::NoSpace) when the file system is full.
+    /// [`NoSpace`](ErrorKind::NoSpace) when the file system is full, [`Unavailable`](ErrorKind::Unavailable)
+    /// when the disk fails.
     pub async fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let data = data.to_vec();
@@ -216,7 +220,8 @@ impl RandomFile {
     /// Puts everything written so far on stable storage.
     ///
     /// # Errors
-    /// That of the system call. The kernel may have dropped the pages that it could not write.
+    /// [`NoSpace`](ErrorKind::NoSpace) or [`Unavailable`](ErrorKind::Unavailable) when the bytes do not get
+    /// to the disk. The kernel may have dropped the pages that it could not write.
     pub async fn sync(&self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         offload(move || inner.file.sync_data().map_err(|e| Error::io(inner.path.display(), e)))
@@ -228,7 +233,8 @@ impl RandomFile {
     /// written. File systems in memory keep what they hold.
     ///
     /// # Errors
-    /// That of the system calls.
+    /// [`NoSpace`](ErrorKind::NoSpace) or [`Unavailable`](ErrorKind::Unavailable) when the sync fails: then
+    /// nothing is dropped.
     pub fn drop_cached(&self) -> Result<()> {
         let file = &self.inner.file;
         // Only what is clean can be dropped.
@@ -239,7 +245,8 @@ impl RandomFile {
     /// Sets the length.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NoSpace`](ErrorKind::NoSpace) when there is no such room, [`Invalid`](ErrorKind::Invalid) when the
+    /// file is not open for writing.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.inner.file.set_len(len).map_err(|e| Error::io(self.path().display(), e))
     }
@@ -277,7 +284,7 @@ impl RandomFile {
     /// start. A file system that does not know says data.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the file system fails.
     pub fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
         let mut list = Vec::new();
         let mut at = span.offset();
@@ -376,7 +383,8 @@ impl Inner {
 /// Puts the entries of a directory (names made, renamed or removed in it) on stable storage.
 ///
 /// # Errors
-/// That of the system call.
+/// [`NotFound`](ErrorKind::NotFound) or [`Denied`](ErrorKind::Denied) when it cannot be opened,
+/// [`NoSpace`](ErrorKind::NoSpace) or [`Unavailable`](ErrorKind::Unavailable) when the disk fails.
 pub fn sync_directory(path: &Path) -> Result<()> {
     FsPath::from(path).sync_directory()
 }

@@ -24,7 +24,8 @@ impl PageCacheId {
     /// container without `/proc`, or without the device of a btrfs.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), or [`PermissionDenied`](io::ErrorKind::PermissionDenied) when a
+    /// directory above it may not be searched.
     pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
         let device = fs::metadata(path)?.dev();
         let Some(boot) = fs::read_to_string(BOOT).ok().and_then(|text| boot_id(&text)) else {

@@ -34,7 +34,8 @@ impl Volume {
     /// That of the file system which `path` is on. Waits for the file system.
     ///
     /// # Errors
-    /// That of the system call, naming the path.
+    /// [`NotFound`](ErrorKind::NotFound) or [`Denied`](ErrorKind::Denied), naming the path;
+    /// [`Unavailable`](ErrorKind::Unavailable) when the file system does not answer.
     pub fn of(path: &Path) -> Result<Self> {
         let found = rustix::fs::statvfs(path).map_err(|e| Error::io(path.display(), e.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);

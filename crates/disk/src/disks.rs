@@ -169,7 +169,8 @@ impl Disks {
     /// others are not read.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// listed.
     pub async fn snapshots(
         &self,
         only: Option<&str>,

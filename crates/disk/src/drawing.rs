@@ -109,7 +109,8 @@ impl ClosedDisk {
     /// What it is made of. From here on the disk may be opened.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub async fn layers(self) -> Result<DiskLayers> {
         let Self { record, own, loader } = self;
         let manifest = loader.store().manifest(&record.base).await?;

@@ -260,7 +260,8 @@ impl Disks {
     /// say why.
     ///
     /// # Errors
-    /// Any error from the store and the file system.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// listed or the directory cannot be read.
     pub async fn elsewhere(&self) -> Result<Vec<RemoteDisk>> {
         let server = self.server().await?;
         let listing = self.store.refs().list(RefKind::Disk).await?;

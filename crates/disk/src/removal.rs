@@ -85,7 +85,9 @@ impl Disks {
     /// have released it since, or it is another one. Then [`remove`](Self::remove) removes what is here alone.
     ///
     /// # Errors
-    /// Any error from the store and the file system.
+    /// [`Invalid`](ErrorKind::Invalid) for what is no name; [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`Denied`](ErrorKind::Denied) when the store or the directory cannot be read;
+    /// [`Corrupt`](ErrorKind::Corrupt) when a record in one of them is damaged.
     pub async fn is_here_only(&self, name: &str) -> Result<bool> {
         check_name("disk", name)?;
         let directory = self.directory.join(name);

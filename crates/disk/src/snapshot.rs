@@ -284,7 +284,8 @@ impl Disk {
     /// all snapshots in the store, so opening a disk does not.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         Ok(list(&self.store, Some(self.name())).await?.remove(self.name()).unwrap_or_default())
     }

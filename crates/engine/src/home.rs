@@ -32,7 +32,7 @@ impl Home {
     /// The home that the user asked for, or the default one. Nothing is touched.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when there is no default because `$HOME` is not set.
+    /// [`Invalid`](block::ErrorKind::Invalid) when there is no default because `$HOME` is not set.
     pub fn find(asked: Option<&Path>) -> Result<Self> {
         let dir = match asked {
             Some(dir) if dir.as_os_str().is_empty() => {
@@ -56,7 +56,7 @@ impl Home {
     /// The same, with the key file of its store if the user names one.
     ///
     /// # Errors
-    /// Any error from [`find`](Self::find); [`ErrorKind::Invalid`] when the key file's path is empty.
+    /// Any error from [`find`](Self::find); [`Invalid`](block::ErrorKind::Invalid) when the key file's path is empty.
     pub fn with_key_file(asked: Option<&Path>, key_file: Option<&Path>) -> Result<Self> {
         let home = Self::find(asked)?;
         let key_file = match key_file {
@@ -169,7 +169,7 @@ impl Home {
     /// Fails when nobody ran `sojourn init` here.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Denied`] when this user may not look.
+    /// [`NotFound`](block::ErrorKind::NotFound); [`Denied`](block::ErrorKind::Denied) when this user may not look.
     pub fn must_exist(&self) -> Result<()> {
         let (dir, config) = (self.dir.display(), self.config());
         match config.try_exists() {
@@ -195,7 +195,7 @@ impl Home {
     /// user's server could not read what root makes.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] with the remedy.
+    /// [`Denied`](block::ErrorKind::Denied) with the remedy.
     pub fn must_be_ours(&self) -> Result<()> {
         match self.other_owner() {
             Some((owner, _)) if rustix::process::geteuid().is_root() => {
@@ -212,7 +212,8 @@ impl Home {
     /// Makes the directories. Others may not look in: disks hold private data.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Denied`](block::ErrorKind::Denied) or [`NoSpace`](block::ErrorKind::NoSpace) when they cannot be made,
+    /// [`Conflict`](block::ErrorKind::Conflict) when a file has one of the names.
     pub fn create(&self) -> Result<()> {
         for dir in [self.dir.clone(), self.disks()] {
             DirBuilder::new()
@@ -227,7 +228,8 @@ impl Home {
     /// Makes the directory of the store that lies in the home; snapshots in it are private too.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](block::ErrorKind::NotFound) when the directory above is missing,
+    /// [`Denied`](block::ErrorKind::Denied) or [`NoSpace`](block::ErrorKind::NoSpace) when it cannot be made.
     pub fn create_store(&self, store: &Path) -> Result<()> {
         match DirBuilder::new().mode(0o700).create(store) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -247,7 +249,7 @@ impl Home {
     /// Takes the home for one server.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] naming the process that has it.
+    /// [`Conflict`](block::ErrorKind::Conflict) naming the process that has it.
     pub fn lock(&self) -> Result<LockFile> {
         match LockFile::take(self.dir.join("lock"))? {
             Taking::Ours(lock) => Ok(lock),

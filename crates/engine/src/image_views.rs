@@ -76,7 +76,8 @@ pub fn disk_of(user: &str) -> Option<&str> {
 /// All versions of all images as commands show them, the damaged ones at the end with their errors.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+/// cannot be listed.
 pub async fn views(store: &Store) -> Result<Vec<ImageView>> {
     let listing = images::list(store).await?;
     let good = listing.records.iter().map(|record| match view(record) {
@@ -110,7 +111,8 @@ impl Users {
     /// Reads all of them.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub async fn load(store: &Store) -> Result<Self> {
         let mut users = Self { records: Vec::new(), damaged: Vec::new() };
         for (kind, word) in [(RefKind::Disk, "disk"), (RefKind::Snapshot, "snapshot")] {

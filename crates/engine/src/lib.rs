@@ -257,7 +257,8 @@ impl Engine {
     /// The read-only device of an image version; one for all who use it.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub async fn image(&self, record: &RefRecord) -> Result<Arc<Image>> {
         let id = images::manifest_of(record)?;
         if let Some(image) = self.images.lock().get(&id).and_then(Weak::upgrade) {

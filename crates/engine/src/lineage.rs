@@ -62,7 +62,8 @@ pub struct LineageNode {
 /// All of a store, versions first, then snapshots, then disks, of any home.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+/// cannot be listed.
 pub async fn lineage(store: &Store) -> Result<Vec<LineageNode>> {
     let list = async |kind: NodeKind| Ok::<_, Error>((kind, store.refs().list(kind.refs()).await?));
     let found = futures::future::try_join_all(NodeKind::ALL.map(list)).await?;

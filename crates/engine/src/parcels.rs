@@ -58,7 +58,8 @@ const SERVER: &str = "server";
 /// snapshot's content.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be read;
+/// [`Corrupt`](ErrorKind::Corrupt) when what it holds is damaged.
 pub async fn parcel_of(store: &Store, disk: &str, snapshot: &str) -> Result<Option<String>> {
     let parts = snapshot.strip_prefix("vm-").and_then(|rest| rest.rsplit_once('-'));
     let Some((machine, number)) = parts.filter(|parts| parts.1.parse::<u64>().is_ok()) else {

@@ -69,7 +69,8 @@ impl SourcePlace {
 /// Opens another store, a directory or a URL; an encrypted one with the key of the home's.
 ///
 /// # Errors
-/// Any error from the store, naming the place.
+/// [`NotFound`](ErrorKind::NotFound) when there is no store, [`Denied`](ErrorKind::Denied) when its key is
+/// not the home's, [`Unavailable`](ErrorKind::Unavailable) when it cannot be reached; each names the place.
 pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
     let opened = async {
         let certificates = home.resolve(Path::new(&config.tls.dir));

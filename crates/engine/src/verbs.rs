@@ -267,7 +267,8 @@ impl Images {
     /// The images of the disks that are over what they are reset to.
     ///
     /// # Errors
-    /// Any error from the store's listing.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// listed.
     async fn of(engine: &Engine, infos: &[DiskInfo]) -> Result<Self> {
         let over = infos.iter().filter(|info| info.over_origin.is_some());
         let wanted: HashSet<&str> = over.map(|info| info.image.as_str()).collect();

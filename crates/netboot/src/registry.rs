@@ -153,7 +153,8 @@ impl Registry {
     /// Reads the file; one that is not there has no machines.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) naming the line when it is damaged; that of the system call.
+    /// [`Invalid`](block::ErrorKind::Invalid) naming the line when it is damaged;
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) when it cannot be read.
     pub fn load(path: &FsPath) -> Result<Self> {
         let file = match path.open(Open::READ) {
             Ok(file) => file,
@@ -197,7 +198,9 @@ impl Registry {
     /// others who do.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](block::ErrorKind::NotFound) or [`Denied`](block::ErrorKind::Denied) when its directory
+    /// takes no file, [`NoSpace`](block::ErrorKind::NoSpace) when it is full,
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the disk fails.
     pub fn save(&self, path: &FsPath) -> Result<()> {
         let text = toml::to_string_pretty(self)
             .map_err(|e| Error::internal("cannot write the list of machines").with_source(e))?;
@@ -261,7 +264,9 @@ impl Registry {
 /// Replaces a file as a whole, durably.
 ///
 /// # Errors
-/// That of the system call.
+/// [`NotFound`](block::ErrorKind::NotFound) or [`Denied`](block::ErrorKind::Denied) when its directory takes
+/// no file, [`NoSpace`](block::ErrorKind::NoSpace) when it is full,
+/// [`Unavailable`](block::ErrorKind::Unavailable) when the disk fails.
 pub fn replace_file(path: &FsPath, bytes: &[u8]) -> Result<()> {
     let fresh = path.with_extension("new");
     let _ = fresh.remove_file(); // of a process that was killed

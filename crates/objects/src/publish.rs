@@ -35,7 +35,8 @@ const MAX_LEN: u64 = 256 << 20;
 /// objects it names.
 ///
 /// # Errors
-/// The backend's.
+/// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the
+/// backend cannot be listed or written to, [`NoSpace`](block::ErrorKind::NoSpace) when it is full.
 pub async fn publish(backend: &dyn ObjectStore) -> Result<u64> {
     let mut found = list(backend, "").await?;
     found.retain(|meta| meta.location.as_ref() != KEY);
@@ -59,7 +60,9 @@ pub async fn publish(backend: &dyn ObjectStore) -> Result<u64> {
 /// Reads the listing of a store and checks it.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Corrupt` when it is damaged; the backend's.
+/// [`NotFound`](block::ErrorKind::NotFound) when there is none, [`Corrupt`](block::ErrorKind::Corrupt) when it is
+/// damaged; [`Unavailable`](block::ErrorKind::Unavailable) or
+/// [`Denied`](block::ErrorKind::Denied) from the backend.
 pub async fn check(backend: &dyn ObjectStore) -> Result<()> {
     decode(&get(backend, KEY, MAX_LEN).await?, None).map(drop)
 }

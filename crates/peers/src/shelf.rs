@@ -41,7 +41,8 @@ pub trait Shelf: Send + Sync {
     /// The object of a map, out of the store, and kept.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     async fn fetch_map(&self, id: &MapId) -> Result<Bytes>;
 
     /// Keeps a chunk that another peer gave, and that is the chunk; it is done later, and may be left undone.

@@ -22,7 +22,10 @@ const CONNECTING: usize = 32;
 /// Replays `script`: [`prepare`], and then [`PreparedReplay::run`].
 ///
 /// # Errors
-/// As those two.
+/// [`Invalid`](block::ErrorKind::Invalid) when the plan cannot be carried out,
+/// [`NotFound`](block::ErrorKind::NotFound) or [`Denied`](block::ErrorKind::Denied) when the server refuses
+/// an export, [`Unavailable`](block::ErrorKind::Unavailable) when it cannot be reached, breaks the protocol
+/// or falls silent.
 pub async fn run(
     script: Arc<Script>,
     plan: ReplayPlan,

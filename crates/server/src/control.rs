@@ -78,7 +78,8 @@ impl Control {
     /// home's lock, or was told that the home is its own.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](block::ErrorKind::NotFound) when the home is gone, [`Denied`](block::ErrorKind::Denied)
+    /// when it may not be written to.
     pub(crate) fn publish(&mut self) -> Result<()> {
         let moved = std::fs::rename(&self.fresh.path, &self.path);
         moved.map_err(|e| Error::io(self.path.display(), e))?;

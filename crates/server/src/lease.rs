@@ -24,7 +24,8 @@ impl KeptLease {
     /// as one behind a web server, has its images served without one.
     ///
     /// # Errors
-    /// Any error from the store and from the directory of the disks.
+    /// [`Unavailable`](ErrorKind::Unavailable) when the store or the directory of the disks cannot be read,
+    /// [`Denied`](ErrorKind::Denied) when it may not be.
     pub(crate) async fn start(engine: &Arc<Engine>, time: Duration) -> Result<Self> {
         let host = host();
         let lost = match announce(engine, &host, time).await {

@@ -22,7 +22,7 @@ impl Signals {
     /// Starts listening; from now on the signals do not end the process by themselves.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the process may have no more open files.
     pub fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|e| Error::io("cannot listen to signals", e));
         Ok(Self {

@@ -34,7 +34,8 @@ impl Store {
     /// The object of a map, as this store has it.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt); else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt);
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn map_object(&self, id: &MapId) -> Result<Bytes> {
         let body = content(self, id.kind(), id.as_bytes()).await?;
         object::encode(self.settings(), id.kind(), id.path().as_ref(), &body)

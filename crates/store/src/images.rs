@@ -96,8 +96,9 @@ pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
 /// Points a new version at a manifest. Without a tag of the user's, numbers are tried until one is free.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) when the tag exists; as
-/// [`Session::publish`].
+/// [`Conflict`](ErrorKind::Conflict) when the tag exists; [`Fenced`](ErrorKind::Fenced) when the session was
+/// taken for dead: then there is no such version; [`Unavailable`](ErrorKind::Unavailable),
+/// [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) when the backend does not take the ref.
 pub async fn publish(session: &Session, name: &ImageName, body: RefBody) -> Result<RefRecord> {
     if let Some(tag) = &name.tag {
         return match session.publish(RefKind::Image, &name.to_string(), body).await {

@@ -33,7 +33,9 @@ impl KeySlots {
     /// All slots, in the order in which they were made.
     ///
     /// # Errors
-    /// [`Unsupported`](block::ErrorKind::Unsupported) when the store is not encrypted; else the backend's.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when the store is not encrypted;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn list(&self) -> Result<Vec<KeySlot>> {
         Ok(self.newest().await?.slots.iter().map(StoredSlot::shown).collect())
     }

@@ -238,8 +238,9 @@ impl Manifest {
     /// segments. So whatever keeps what is read of the store has them from then on.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) and [`Corrupt`](block::ErrorKind::Corrupt) for an object
-    /// that is missing or damaged; the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound) and [`Corrupt`](block::ErrorKind::Corrupt) for an object that
+    /// is missing or damaged; [`Unavailable`](block::ErrorKind::Unavailable) or
+    /// [`Denied`](block::ErrorKind::Denied) from the backend.
     pub async fn fetch_maps(&self) -> Result<()> {
         objects::get(self.store.backend(), settings::KEY, document::MAX_LEN).await?;
         heal::content(&self.store, ObjectKind::Root, &self.id.0).await?;
@@ -322,7 +323,9 @@ impl Store {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt),
-    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format; else the backend's.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
         let root = self.roots().get_or_load(*id, || load_root(self, id)).await?;
         Ok(Arc::new(Manifest::new(self, id, root)))
@@ -333,7 +336,9 @@ impl Store {
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt),
-    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format; else the backend's.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn stored_manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
         // From a store, this one or another that it is healed from; never from a medium.
         let body = heal::stored_content(self, ObjectKind::Root, &id.0).await?;

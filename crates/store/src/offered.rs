@@ -147,7 +147,8 @@ impl Store {
     /// The chunks in the index of a pack.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt); else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt);
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn pack_chunks(&self, id: &PackId) -> Result<Vec<ChunkRef>> {
         let meta = objects::head(self.backend(), pack::path(id).as_ref()).await?;
         let index = PackIndex::load(self.backend(), self.settings(), &meta).await?;
@@ -157,7 +158,8 @@ impl Store {
     /// The chunks that a segment names.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt); else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt);
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn segment_chunks(&self, id: &SegmentId) -> Result<Vec<ChunkRef>> {
         let body = heal::content(self, ObjectKind::Segment, &id.0).await?;
         let segment = Segment::decode(&segment::key(id), body, chunker::SEGMENT_PAGES as u32)?;
@@ -179,7 +181,8 @@ impl Store {
     /// The segments that a manifest names; one that is named twice comes twice.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt); else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt);
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn manifest_segments(&self, id: &ManifestId) -> Result<Vec<SegmentId>> {
         let manifest = self.manifest(id).await?;
         Ok((0..manifest.segments()).filter_map(|index| manifest.segment_id(index)).collect())
@@ -188,7 +191,8 @@ impl Store {
     /// Where the chunks of a pack are that was rewritten; `None` when it was not.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt); else the backend's.
+    /// [`Corrupt`](ErrorKind::Corrupt); [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn moved_chunks(&self, pack: &PackId) -> Result<Option<Vec<ChunkRef>>> {
         Ok(rewritten::load(self, pack).await?.map(|moved| moved.chunks().collect()))
     }
@@ -207,8 +211,9 @@ pub fn encode_moved(settings: &Settings, pack: &PackId, chunks: Vec<ChunkRef>) -
 /// `<owner> (<host>)`. An id that was announced otherwise is another one's.
 ///
 /// # Errors
-/// [`Corrupt`](ErrorKind::Corrupt) for what is not an announcement of `server`;
-/// [`Denied`](ErrorKind::Denied) when the id is another one's; else the backend's.
+/// [`Corrupt`](ErrorKind::Corrupt) for what is not an announcement of `server`; [`Denied`](ErrorKind::Denied)
+/// when the id is another one's; [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied)
+/// from the backend.
 pub async fn announce_for(
     store: &Store,
     owner: &str,

@@ -31,8 +31,9 @@ use object_store::ObjectStore;
 /// is damaged.
 ///
 /// # Errors
-/// [`Unsupported`](ErrorKind::Unsupported) when the one that is there is of a newer format: nobody here
-/// can tell what would be lost with it. Else the backend's.
+/// [`Unsupported`](ErrorKind::Unsupported) when the one that is there is of a newer format: nobody here can
+/// tell what would be lost with it. [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied)
+/// comes from the backend.
 pub(crate) async fn put(
     backend: &dyn ObjectStore,
     id: &PackId,

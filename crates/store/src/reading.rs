@@ -15,7 +15,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
-    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
         self.counted(at, heal::chunk(self, at, self.read_at(at))).await
     }
@@ -25,7 +27,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
-    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &CoalescedRead) -> Result<Bytes> {
         self.counted(at, heal::chunk(self, at, self.read_part(at, stretch))).await
     }
@@ -36,7 +40,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
-    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn read_copy(
         &self,
         copy: &ChunkRef,

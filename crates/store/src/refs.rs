@@ -49,9 +49,9 @@ impl Refs {
     /// The newest record of a name; `None` when there is none or it was removed.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for a bad name,
-    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged record or a foreign object in the row; else
-    /// the backend's.
+    /// [`Invalid`](block::ErrorKind::Invalid) for a bad name, [`Corrupt`](block::ErrorKind::Corrupt) for a
+    /// damaged record or a foreign object in the row; [`Unavailable`](block::ErrorKind::Unavailable),
+    /// [`Denied`](block::ErrorKind::Denied) or [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn get(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         kind.check(name)?;
         Ok(self.newest(kind, name).await?.and_then(RefDocument::into_record))
@@ -176,7 +176,9 @@ impl Refs {
     /// Writes a record that follows the one numbered `before`, whatever that says: it is damaged.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when another writer was first; else the backend's.
+    /// [`Conflict`](block::ErrorKind::Conflict) when another writer was first;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub(crate) async fn follow(
         &self,
         kind: RefKind,

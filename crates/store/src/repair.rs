@@ -121,7 +121,9 @@ pub struct RewrittenPack {
 /// Heals what can be healed; with `dry_run` it only says what could be.
 ///
 /// # Errors
-/// Any error from the store's backend and from a source that cannot be read at all.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store's backend cannot
+/// be read or written to, or when a source cannot be read at all; [`NoSpace`](ErrorKind::NoSpace) when the
+/// store is full.
 pub async fn store(
     store: &Store,
     sources: &[RepairSource],

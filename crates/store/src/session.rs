@@ -69,8 +69,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when collections follow each other too fast;
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged; else the
-    /// backend's.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn session(&self, what: &str) -> Result<Session> {
         self.begin(what, Damaged::Refused, &[]).await
     }
@@ -81,8 +82,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when collections follow each other too fast;
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged; else the
-    /// backend's.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn session_holding(&self, what: &str, holds: &[ManifestId]) -> Result<Session> {
         self.begin(what, Damaged::Refused, holds).await
     }
@@ -272,7 +274,9 @@ impl Session {
     /// Keeps manifests, and what they lead to, until the session ends.
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; else the backend's.
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub(crate) async fn hold_manifests(&self, ids: &[ManifestId]) -> Result<()> {
         self.inner.replace_pin(ids).await
     }
@@ -280,8 +284,10 @@ impl Session {
     /// Makes a name; as [`Refs::create`](crate::Refs::create).
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then there is no
-    /// such name; [`Conflict`](block::ErrorKind::Conflict) when it exists; else the backend's.
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then there is no such name;
+    /// [`Conflict`](block::ErrorKind::Conflict) when it exists;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn publish(&self, kind: RefKind, name: &str, body: RefBody) -> Result<RefRecord> {
         self.check().await?;
         let refs = self.store().refs();
@@ -300,7 +306,9 @@ impl Session {
     /// holds.
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when it was taken for dead; else the backend's.
+    /// [`Fenced`](block::ErrorKind::Fenced) when it was taken for dead;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) from the
+    /// backend.
     pub async fn check(&self) -> Result<()> {
         self.inner.check().await
     }

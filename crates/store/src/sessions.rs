@@ -23,7 +23,8 @@ pub struct PinInfo {
 /// All pins, the oldest first.
 ///
 /// # Errors
-/// The backend's.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the backend cannot be
+/// listed, or its clock cannot be asked by writing an object.
 pub async fn list(store: &Store) -> Result<Vec<PinInfo>> {
     let mut seen = census::pins(store).await?;
     if seen.is_empty() {
@@ -43,7 +44,8 @@ pub async fn list(store: &Store) -> Result<Vec<PinInfo>> {
 /// Ends the session of a pin: should it be at work after all, it fails and publishes nothing.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound) when there is no such pin; else the backend's.
+/// [`NotFound`](ErrorKind::NotFound) when there is no such pin; [`Unavailable`](ErrorKind::Unavailable) or
+/// [`Denied`](ErrorKind::Denied) from the backend.
 pub async fn end(store: &Store, id: &WriterId) -> Result<()> {
     if !pin::exists(store, id).await? {
         return Err(Error::new(
@@ -59,7 +61,8 @@ pub async fn end(store: &Store, id: &WriterId) -> Result<()> {
 /// stays as long as this session lasts.
 ///
 /// # Errors
-/// The backend's.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the pins cannot be listed or
+/// removed.
 pub async fn end_predecessors(session: &Session) -> Result<()> {
     let own = session.pin_keys().await;
     for pin in list(session.store()).await? {
@@ -74,7 +77,7 @@ pub async fn end_predecessors(session: &Session) -> Result<()> {
 /// program that is interrupted. What is still at work with one of them fails.
 ///
 /// # Errors
-/// The backend's.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when a pin cannot be removed.
 pub async fn end_abandoned(store: &Store) -> Result<()> {
     let pins: Vec<WriterId> = store.pins().lock().iter().copied().collect();
     for id in pins {

@@ -50,7 +50,8 @@ impl Store {
     /// Makes a store in an empty backend.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when there is one already; else the backend's.
+    /// [`Conflict`](ErrorKind::Conflict) when there is one already; [`Unavailable`](ErrorKind::Unavailable),
+    /// [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) from the backend.
     pub async fn create(
         backend: Arc<dyn ObjectStore>,
         settings: Settings,
@@ -65,7 +66,8 @@ impl Store {
     /// As [`create`](Self::create), with settings of an encrypted store, which `key` opens.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when there is one already; else the backend's.
+    /// [`Conflict`](ErrorKind::Conflict) when there is one already; [`Unavailable`](ErrorKind::Unavailable),
+    /// [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) from the backend.
     pub async fn create_encrypted(
         backend: Arc<dyn ObjectStore>,
         settings: Settings,
@@ -103,10 +105,10 @@ impl Store {
     /// Opens a store that is not encrypted.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is none,
-    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
-    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
-    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound) when there is none, [`Denied`](ErrorKind::Denied) when the secret is
+    /// needed and missing, or the wrong one, [`Unsupported`](ErrorKind::Unsupported) when its format is
+    /// newer, [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged;
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn open(backend: Arc<dyn ObjectStore>, world: World) -> Result<Self> {
         Self::open_with(backend, world, async || Ok(None)).await
     }
@@ -114,10 +116,10 @@ impl Store {
     /// Opens a store. `secret` is asked for the secret when the store turns out to be encrypted.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is none,
-    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
-    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
-    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound) when there is none, [`Denied`](ErrorKind::Denied) when the secret is
+    /// needed and missing, or the wrong one, [`Unsupported`](ErrorKind::Unsupported) when its format is
+    /// newer, [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged;
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn open_with(
         backend: Arc<dyn ObjectStore>,
         world: World,
@@ -132,10 +134,10 @@ impl Store {
     /// store does, and are to be kept.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is no store,
-    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
-    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
-    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound) when there is no store, [`Denied`](ErrorKind::Denied) when the
+    /// secret is needed and missing, or the wrong one, [`Unsupported`](ErrorKind::Unsupported) when its
+    /// format is newer, [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged;
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn open_with_slots(
         backend: Arc<dyn ObjectStore>,
         world: World,

@@ -94,7 +94,8 @@ impl RunClaim {
     /// All claims that can be read, by machine.
     ///
     /// # Errors
-    /// Any error from the store's listing.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// listed.
     pub async fn list(store: &Store) -> Result<Vec<Self>> {
         let listing = store.refs().list(RefKind::Machine).await?;
         Ok(listing.records.iter().filter_map(|found| Self::read(found).ok()).collect())
@@ -114,7 +115,8 @@ impl RunClaim {
     /// Whether the server of a claim is at work, for the home of `own`.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// read, or its clock cannot be asked by writing an object.
     pub async fn judge(self, store: &Store, own: ServerId) -> Result<ClaimState> {
         if self.server == own {
             return Ok(ClaimState::Own(self));

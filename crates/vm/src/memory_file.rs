@@ -15,7 +15,10 @@ const STEP: u64 = 16 * EXTENT;
 /// guest.
 ///
 /// # Errors
-/// Any error from the store and the file system.
+/// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+/// [`Unavailable`](block::ErrorKind::Unavailable) when the file cannot be written;
+/// [`Unavailable`](block::ErrorKind::Unavailable), [`NotFound`](block::ErrorKind::NotFound) or
+/// [`Corrupt`](block::ErrorKind::Corrupt) when a page cannot be had from the store.
 pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
     let failed = |e| Error::io(path.display(), e);
     let file = OpenOptions::new()
@@ -48,7 +51,10 @@ pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
 /// Takes over what the guest changed in the file. The guest is stopped.
 ///
 /// # Errors
-/// Any error from the store and the file system.
+/// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+/// [`Unavailable`](block::ErrorKind::Unavailable) when the file cannot be read, or the memory cannot take the
+/// pages; [`Unavailable`](block::ErrorKind::Unavailable), [`NotFound`](block::ErrorKind::NotFound) or
+/// [`Corrupt`](block::ErrorKind::Corrupt) when a page cannot be had from the store.
 pub(crate) async fn collect(ram: &GuestRam, path: &Path) -> Result<()> {
     let file = Arc::new(File::open(path).map_err(|e| Error::io(path.display(), e))?);
     for span in Span::whole(ram.size()).pieces(STEP) {

@@ -186,7 +186,8 @@ impl Parcel {
     /// All parcels that can be read, by machine and then by number, and those that cannot.
     ///
     /// # Errors
-    /// Any error from the store's listing.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// listed.
     pub async fn list(
         store: &Store,
         machine: Option<&str>,
@@ -251,7 +252,9 @@ impl Parcel {
     /// Removes it from the store.
     ///
     /// # Errors
-    /// Any error from the store; one that is gone already is none.
+    /// [`Conflict`](ErrorKind::Conflict) when it was changed meanwhile;
+    /// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
+    /// [`NoSpace`](ErrorKind::NoSpace) when the store cannot be written to. One that is gone already is none.
     pub async fn remove(&self, store: &Store) -> Result<()> {
         match store.refs().remove(RefKind::Parcel, &self.name(), self.sequence).await {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),

@@ -250,7 +250,8 @@ impl PendingSuspension {
     /// The memory of the parcel that the pages are over.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub(crate) async fn base(
         &self,
         store: &Store,

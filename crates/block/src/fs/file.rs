@@ -103,7 +103,8 @@ impl File {
     /// Reads from `offset` to the end, at most `limit` bytes.
     ///
     /// # Errors
-    /// That of the system call.
+    /// Whatever `pread` reports, such as EIO from a disk that fails:
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) as an [`Error`](crate::Error).
     pub fn read_to_end(&self, offset: u64, limit: u64) -> io::Result<Vec<u8>> {
         let left = self.len()?.saturating_sub(offset).min(limit);
         self.read_range(offset, usize::try_from(left).unwrap_or(usize::MAX))
@@ -112,7 +113,8 @@ impl File {
     /// Reads `len` bytes, or those that there are. The memory for all of them is taken at once.
     ///
     /// # Errors
-    /// That of the system call.
+    /// Whatever `pread` reports, such as EIO from a disk that fails:
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) as an [`Error`](crate::Error).
     pub fn read_range(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let mut done = 0;
@@ -131,7 +133,9 @@ impl File {
     /// Writes all of `data`.
     ///
     /// # Errors
-    /// That of the system call; some of it may be written then.
+    /// [`StorageFull`](io::ErrorKind::StorageFull), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) or
+    /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) without room; whatever else `pwrite` reports. Some of it
+    /// may be written then.
     #[inline]
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match &self.0 {
@@ -171,7 +175,7 @@ impl File {
     /// The length in bytes; that of the device for a block device.
     ///
     /// # Errors
-    /// That of the system call.
+    /// Whatever `lseek` reports, such as ESPIPE for what is no file but a pipe.
     pub fn len(&self) -> io::Result<u64> {
         match &self.0 {
             FileHandle::System(file) => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
@@ -182,7 +186,7 @@ impl File {
     /// Whether it has no byte.
     ///
     /// # Errors
-    /// That of the system call.
+    /// Whatever `lseek` reports, such as ESPIPE for what is no file but a pipe.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -190,7 +194,9 @@ impl File {
     /// Sets the length.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the file is not open for writing,
+    /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) or [`StorageFull`](io::ErrorKind::StorageFull) when
+    /// there is no such room.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.0 {
             FileHandle::System(file) => file.set_len(len),
@@ -201,7 +207,7 @@ impl File {
     /// What is known of it.
     ///
     /// # Errors
-    /// That of the system call.
+    /// Whatever `fstat` reports, such as EIO from a network's file system.
     pub fn metadata(&self) -> io::Result<Metadata> {
         match &self.0 {
             FileHandle::System(file) => known(&file.metadata()?),
@@ -212,7 +218,8 @@ impl File {
     /// Puts the bytes on stable storage, and what is needed to read them. Waits for the disk.
     ///
     /// # Errors
-    /// That of the system call; what could not be written is not tried again.
+    /// [`StorageFull`](io::ErrorKind::StorageFull), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), or EIO
+    /// from a disk that fails; what could not be written is not tried again.
     pub fn sync_data(&self) -> io::Result<()> {
         match &self.0 {
             FileHandle::System(file) => file.sync_data(),
@@ -223,7 +230,8 @@ impl File {
     /// Puts everything of it on stable storage, but for its name. Waits for the disk.
     ///
     /// # Errors
-    /// That of the system call; what could not be written is not tried again.
+    /// [`StorageFull`](io::ErrorKind::StorageFull), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), or EIO
+    /// from a disk that fails; what could not be written is not tried again.
     pub fn sync_all(&self) -> io::Result<()> {
         match &self.0 {
             FileHandle::System(file) => file.sync_all(),
@@ -269,7 +277,8 @@ impl File {
     /// Takes the lock beside others who share it. Waits for who has it alone.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks; ENOLCK when the kernel
+    /// has no room for one more.
     pub fn lock_shared(&self) -> io::Result<()> {
         match &self.0 {
             FileHandle::System(file) => file.lock_shared(),
@@ -283,7 +292,8 @@ impl File {
     /// Takes the lock alone; `false` when somebody has it.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks; ENOLCK when the kernel
+    /// has no room for one more.
     pub fn try_lock(&self) -> io::Result<bool> {
         match &self.0 {
             FileHandle::System(file) => match file.try_lock() {
@@ -298,7 +308,7 @@ impl File {
     /// Gives the lock back.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks.
     pub fn unlock(&self) -> io::Result<()> {
         match &self.0 {
             FileHandle::System(file) => file.unlock(),

@@ -61,7 +61,9 @@ impl FsPath {
     /// Opens it.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound) or [`PermissionDenied`](io::ErrorKind::PermissionDenied);
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) and [`StorageFull`](io::ErrorKind::StorageFull) where
+    /// `how` makes a file.
     pub fn open(&self, how: Open) -> io::Result<File> {
         self.fs.open(&self.path, how)
     }
@@ -69,7 +71,8 @@ impl FsPath {
     /// What is in this directory, in no order.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied) or
+    /// [`NotADirectory`](io::ErrorKind::NotADirectory).
     pub fn read_dir(&self) -> io::Result<Vec<DirectoryEntry>> {
         self.fs.read_dir(&self.path)
     }
@@ -77,7 +80,8 @@ impl FsPath {
     /// What is known of it.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), or [`PermissionDenied`](io::ErrorKind::PermissionDenied) when a
+    /// directory above it may not be searched.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.fs.metadata(&self.path)
     }
@@ -85,7 +89,8 @@ impl FsPath {
     /// Whether there is something.
     ///
     /// # Errors
-    /// That of the system call, but for [`NotFound`](io::ErrorKind::NotFound).
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) when a directory above it may not be searched;
+    /// never [`NotFound`](io::ErrorKind::NotFound).
     pub fn try_exists(&self) -> io::Result<bool> {
         match self.metadata() {
             Ok(_) => Ok(true),
@@ -107,7 +112,8 @@ impl FsPath {
     /// Renames it to `to`, which is on the same file system.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied), or
+    /// [`CrossesDevices`](io::ErrorKind::CrossesDevices) when `to` is on another file system.
     pub fn rename(&self, to: &Self) -> io::Result<()> {
         self.fs.rename(&self.path, &to.path)
     }
@@ -115,7 +121,9 @@ impl FsPath {
     /// Renames the file to `to`, on the same file system.
     ///
     /// # Errors
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when something has that name; that of the system call.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when something has that name;
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied) or
+    /// [`CrossesDevices`](io::ErrorKind::CrossesDevices).
     pub fn rename_new(&self, to: &Self) -> io::Result<()> {
         self.fs.rename_new(&self.path, &to.path)
     }
@@ -126,7 +134,8 @@ impl FsPath {
     /// gone then. Says whether there is such a file; else this name is free, and anybody may take it.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied), or
+    /// [`CrossesDevices`](io::ErrorKind::CrossesDevices) when `to` is on another file system.
     pub fn replace(&self, to: &Self) -> io::Result<bool> {
         match self.fs.exchange(&self.path, &to.path) {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported) => {
@@ -165,7 +174,8 @@ impl FsPath {
     /// Removes the file.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied), or
+    /// [`IsADirectory`](io::ErrorKind::IsADirectory).
     pub fn remove_file(&self) -> io::Result<()> {
         self.fs.remove_file(&self.path)
     }
@@ -173,7 +183,9 @@ impl FsPath {
     /// Makes the directory; the one above it must be there.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when something has that name,
+    /// [`NotFound`](io::ErrorKind::NotFound) when the directory above is missing,
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) or [`StorageFull`](io::ErrorKind::StorageFull).
     pub fn create_dir(&self) -> io::Result<()> {
         self.fs.create_dir(&self.path)
     }
@@ -181,7 +193,9 @@ impl FsPath {
     /// Makes the directory and those above it that are missing.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) or [`NotADirectory`](io::ErrorKind::NotADirectory)
+    /// when a file has one of the names; [`PermissionDenied`](io::ErrorKind::PermissionDenied) or
+    /// [`StorageFull`](io::ErrorKind::StorageFull).
     pub fn create_dir_all(&self) -> io::Result<()> {
         if self.path.as_os_str().is_empty() {
             return Ok(());
@@ -199,7 +213,8 @@ impl FsPath {
     /// Removes the directory with all that is in it.
     ///
     /// # Errors
-    /// That of the system calls.
+    /// [`NotFound`](io::ErrorKind::NotFound), [`PermissionDenied`](io::ErrorKind::PermissionDenied), or
+    /// [`DirectoryNotEmpty`](io::ErrorKind::DirectoryNotEmpty) when somebody puts more there meanwhile.
     pub fn remove_dir_all(&self) -> io::Result<()> {
         for entry in self.read_dir()? {
             let path = self.join(&entry.name);
@@ -219,7 +234,7 @@ impl FsPath {
     /// Tells apart what is held in memory of its file system; `None` where nobody can.
     ///
     /// # Errors
-    /// That of the system call, naming the path.
+    /// [`NotFound`](crate::ErrorKind::NotFound) or [`Denied`](crate::ErrorKind::Denied), naming the path.
     pub fn page_cache(&self) -> Result<Option<PageCacheId>> {
         self.fs.page_cache(&self.path).map_err(|e| self.error(e))
     }
@@ -228,9 +243,11 @@ impl FsPath {
     /// process. Waits for the disk.
     ///
     /// # Errors
-    /// That of the system call, naming the path. The kernel calls names clean that it could not write, so
-    /// the directory is changed once more: then the next sync writes them again, also that of another
-    /// process, and does not succeed without.
+    /// [`NotFound`](crate::ErrorKind::NotFound) or [`Denied`](crate::ErrorKind::Denied) when it cannot be
+    /// opened, [`NoSpace`](crate::ErrorKind::NoSpace) or [`Unavailable`](crate::ErrorKind::Unavailable) when
+    /// the disk fails; each names the path. The kernel calls names clean that it could not write, so the
+    /// directory is changed once more: then the next sync writes them again, also that of another process,
+    /// and does not succeed without.
     pub fn sync_directory(&self) -> Result<()> {
         self.fs.sync_directory(&self.path).map_err(|e| {
             let mark = self.join(UNSYNCED);
@@ -242,7 +259,7 @@ impl FsPath {
     /// The path without links and relative parts.
     ///
     /// # Errors
-    /// That of the system call.
+    /// [`NotFound`](io::ErrorKind::NotFound) or [`PermissionDenied`](io::ErrorKind::PermissionDenied).
     pub fn canonicalize(&self) -> io::Result<Self> {
         self.fs.canonicalize(&self.path).map(|path| self.with(path))
     }

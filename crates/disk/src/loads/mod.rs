@@ -252,7 +252,9 @@ impl ChunkLine {
     /// The bytes of a chunk, out of the cache or from whoever gives it soonest. `urgent`: a guest elsewhere waits.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when nobody can be asked for
+    /// it, [`NotFound`](ErrorKind::NotFound) when its pack is gone, [`Corrupt`](ErrorKind::Corrupt) when it
+    /// is damaged.
     pub async fn chunk(&self, at: &ChunkRef, urgent: bool) -> Result<Bytes> {
         let urgency = if urgent { Urgency::Demand } else { Urgency::Boot };
         ChunkLoad { line: &self.0, at: *at, urgency, copy: false, want: None }.chunk().await
@@ -274,7 +276,9 @@ impl ChunkLoad<'_> {
     /// The bytes of the chunk, out of the cache or the store.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when nobody can be asked for
+    /// it, [`NotFound`](ErrorKind::NotFound) when its pack is gone, [`Corrupt`](ErrorKind::Corrupt) when it
+    /// is damaged.
     pub(crate) async fn chunk(self) -> Result<Bytes> {
         let (line, loader) = (self.line, &*self.line.loader);
         let (id, cache) = (self.at.id, line.cache());

@@ -154,7 +154,8 @@ impl Notes {
     /// Those beside the log `map`; what may be there is not looked at.
     ///
     /// # Errors
-    /// That of the system call that tells where the path is.
+    /// [`NotFound`](block::ErrorKind::NotFound) or [`Denied`](block::ErrorKind::Denied) when the file system
+    /// of the path cannot be told.
     pub(super) fn of(map: &FsPath, identity: Identity) -> Result<Self> {
         Ok(Self {
             path: map.with_extension(SUFFIX),

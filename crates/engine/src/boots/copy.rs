@@ -27,7 +27,8 @@ fn uncopied(record: &RefRecord) -> Option<BootListId> {
 /// it did. It can take minutes.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or [`NoSpace`](block::ErrorKind::NoSpace) when the store
+/// cannot be read or written to, [`Corrupt`](block::ErrorKind::Corrupt) when the list or a chunk is damaged.
 pub(super) async fn copy(store: &Store, version: &str) -> Result<bool> {
     let Some(record) = store.refs().get(RefKind::Image, version).await? else { return Ok(false) };
     let Some(id) = uncopied(&record) else { return Ok(false) };

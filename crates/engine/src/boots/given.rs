@@ -10,7 +10,10 @@ use store::{ChunkId, ManifestId, RefBody, Session, Store, boot_copy};
 /// one.
 ///
 /// # Errors
-/// Any error from the store; [`NotFound`](block::ErrorKind::NotFound) when the version was removed.
+/// [`NotFound`](block::ErrorKind::NotFound) when the version was removed, [`Conflict`](block::ErrorKind::Conflict) when
+/// others change it over and over; [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+/// [`NoSpace`](block::ErrorKind::NoSpace) when the store cannot be written to, [`Corrupt`](block::ErrorKind::Corrupt) when
+/// the list that is there is damaged.
 pub async fn set(store: &Store, version: &str, chunks: &[ChunkId], copies: bool) -> Result<()> {
     change(store, version, BootListChange::Set(chunks)).await?;
     if copies && let Err(error) = copy(store, version).await {

@@ -11,7 +11,9 @@ const ATTEMPTS: usize = 8;
 /// The boot list of a version; `None` when it has none.
 ///
 /// # Errors
-/// Any error from the store, naming the version.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be read,
+/// [`NotFound`](ErrorKind::NotFound) or [`Corrupt`](ErrorKind::Corrupt) when the list is gone or damaged;
+/// each names the version.
 pub async fn of(store: &Store, record: &RefRecord) -> Result<Option<Vec<ChunkId>>> {
     let read = async {
         match record.body.boot_list()? {
@@ -43,7 +45,9 @@ impl BootListView {
     /// What the boot list of a version names; `None` when it has none.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be
+    /// read, [`NotFound`](ErrorKind::NotFound) or [`Corrupt`](ErrorKind::Corrupt) when the list is gone or
+    /// damaged.
     pub async fn of(
         store: &Store,
         record: &RefRecord,
@@ -109,7 +113,10 @@ impl Added {
 /// a boot copy is for it then.
 ///
 /// # Errors
-/// Any error from the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
+/// [`NotFound`](ErrorKind::NotFound) when the version was removed, [`Conflict`](ErrorKind::Conflict) when
+/// others change it over and over; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
+/// [`NoSpace`](ErrorKind::NoSpace) when the store cannot be written to, [`Corrupt`](ErrorKind::Corrupt) when
+/// the list that is there is damaged.
 pub async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
     change(store, version, BootListChange::Add(boot)).await
 }
@@ -143,7 +150,10 @@ pub(super) enum BootListChange<'a> {
 /// Changes the list of a version.
 ///
 /// # Errors
-/// Any error from the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
+/// [`NotFound`](ErrorKind::NotFound) when the version was removed, [`Conflict`](ErrorKind::Conflict) when
+/// others change it over and over; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
+/// [`NoSpace`](ErrorKind::NoSpace) when the store cannot be written to, [`Corrupt`](ErrorKind::Corrupt) when
+/// the list that is there is damaged.
 pub(super) async fn change(
     store: &Store,
     version: &str,

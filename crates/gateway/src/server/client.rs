@@ -88,7 +88,8 @@ impl Client {
     /// Makes sure that what is known of its rights is recent.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub(crate) async fn refresh(&self, gateway: &Gateway) -> Result<()> {
         self.update(gateway, FRESH).await
     }
@@ -96,7 +97,8 @@ impl Client {
     /// The same, for what was not found; gives whether something was looked up.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub(crate) async fn look_again(&self, gateway: &Gateway) -> Result<bool> {
         let older = self.rights.is_older(&gateway.rules(), AT_ONCE);
         if older {
@@ -117,7 +119,8 @@ impl Client {
     /// What it may do with a name.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub(crate) async fn right(
         &self,
         gateway: &Gateway,
@@ -131,7 +134,8 @@ impl Client {
     /// What it may do with the name that has these records; `known` is a record of the row that is there.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
     pub(crate) async fn right_on_row(
         &self,
         gateway: &Gateway,

@@ -52,7 +52,8 @@ impl StoreNames {
     /// The names as they were at most `age` ago.
     ///
     /// # Errors
-    /// Any error from the store's listing. A record that cannot be read is left out.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed. A record that cannot be read is left out.
     pub(crate) async fn get(&self, store: &Store, age: Duration) -> Result<Arc<KnownNames>> {
         let mut held = self.held.lock().await;
         if held.looked.is_some_and(|looked| looked.elapsed() < age) {

@@ -73,7 +73,8 @@ pub(crate) enum RequestedRange {
 /// Whether a client may read an object, or a part of it.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be read;
+/// [`Corrupt`](ErrorKind::Corrupt) when what it holds is damaged.
 pub(crate) async fn may_read(
     gateway: &Gateway,
     client: &Client,
@@ -289,7 +290,7 @@ async fn batch_part(gateway: &Gateway, client: &Client, part: BatchPart) -> Resu
 /// Answers a listing.
 ///
 /// # Errors
-/// Any error from the store.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be listed.
 pub(crate) async fn list(gateway: &Gateway, client: &Client, prefix: &ListPrefix) -> Result<Bytes> {
     let settings = gateway.store().settings();
     let listed = match prefix {

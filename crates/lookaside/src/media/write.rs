@@ -84,10 +84,11 @@ pub struct MediaWriteReport {
 /// written again; what nothing on the medium needs any more is deleted before.
 ///
 /// # Errors
-/// Any error from the store; [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
-/// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read,
-/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; the system's, naming the file. A
-/// medium that is full is none: the report says what did not fit.
+/// [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
+/// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read, or when the store cannot;
+/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Corrupt`](ErrorKind::Corrupt)
+/// when the store is damaged; [`Denied`](ErrorKind::Denied) when the medium may not be written to, naming the
+/// file. A medium that is full is none: the report says what did not fit.
 pub async fn write(
     store: &Store,
     place: &Path,

@@ -59,7 +59,8 @@ impl Lists {
     /// [`ImageList`] as JSON.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub(super) async fn images(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(async { json(&versions(running).await?) }).await;
         self.images.get(running.changes(), TERMS, read).await
@@ -69,7 +70,8 @@ impl Lists {
     /// JSON.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub(super) async fn images_for(
         &self,
         running: &RunningServer,
@@ -88,7 +90,8 @@ impl Lists {
     /// [`LineageList`] as JSON.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub(super) async fn lineage(&self, running: &RunningServer) -> Result<Bytes> {
         let read = async |_| timed(nodes(running)).await;
         self.lineage.get(running.changes(), TERMS, read).await
@@ -97,7 +100,8 @@ impl Lists {
     /// What a caller sees of it, as it is now, as JSON.
     ///
     /// # Errors
-    /// Any error from the store.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be read; [`Corrupt`](block::ErrorKind::Corrupt) when what it holds is damaged.
     pub(super) async fn lineage_for(
         &self,
         running: &RunningServer,

@@ -22,7 +22,8 @@ const LONGEST: u64 = 32 << 20;
 /// The machines that asked and were not in the list, the last seen first.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) when the file is damaged; that of the system call.
+/// [`Invalid`](block::ErrorKind::Invalid) when the file is damaged;
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) when it cannot be read.
 pub async fn sightings(home: &Home) -> Result<Vec<Sighting>> {
     read(home.machines_seen()).await
 }

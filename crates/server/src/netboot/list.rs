@@ -20,7 +20,8 @@ pub(super) fn path(home: &Home) -> FsPath {
 /// Reads the list.
 ///
 /// # Errors
-/// [`Invalid`](block::ErrorKind::Invalid) when it is damaged; that of the system call.
+/// [`Invalid`](block::ErrorKind::Invalid) when it is damaged;
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) when it cannot be read.
 pub async fn load(home: &Home) -> Result<Registry> {
     let path = path(home);
     block::offload(move || Registry::load(&path)).await

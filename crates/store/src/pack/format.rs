@@ -128,7 +128,8 @@ pub(crate) fn check_version(key: &str, first: &[u8]) -> Result<()> {
 /// this build reads.
 ///
 /// # Errors
-/// Any error from [`check_version`]; the backend's.
+/// Any error from [`check_version`]; [`Unavailable`](block::ErrorKind::Unavailable) or
+/// [`Denied`](block::ErrorKind::Denied) from the backend.
 pub(crate) async fn check_stored_version(
     backend: &dyn ObjectStore,
     path: &Path,

@@ -92,7 +92,8 @@ impl Refs {
     /// The record of a key.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt); else the backend's.
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt);
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn keyed(&self, key: &RefKey) -> Result<KeyedRecord> {
         self.read(key.kind, &key.row, key.sequence).await.map(KeyedRecord::of)
     }

@@ -189,7 +189,8 @@ impl<'a> Finder<'a> {
     /// may have sealed it under another key.
     ///
     /// # Errors
-    /// Any error from the store's own backend that say nothing of the chunk.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store's own backend
+    /// cannot be read: that says nothing of the chunk.
     pub(super) async fn stored(&self, id: &ChunkId, len: u32) -> Result<Vec<(Encoding, Bytes)>> {
         let mut found = Vec::new();
         if let Some(at) = self.own(id).filter(|at| at.len == len) {

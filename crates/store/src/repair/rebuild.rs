@@ -20,7 +20,8 @@ const SALTS: usize = 8;
 /// The pack of a plan as it was; `None` when not all of it can be had, or not as it was stored.
 ///
 /// # Errors
-/// Any error from the store's backend that say nothing of the chunks.
+/// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store's
+/// backend cannot be read: that says nothing of the chunks.
 pub(super) async fn as_it_was(
     store: &Store,
     plan: &BadPack,

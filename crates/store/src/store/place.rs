@@ -36,7 +36,8 @@ impl Store {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is no such pack, [`Corrupt`](ErrorKind::Corrupt) for the
-    /// first chunk that is not what it should be; the backend's.
+    /// first chunk that is not what it should be; [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`Denied`](ErrorKind::Denied) from the backend.
     pub async fn fetch(&self, chunks: &[ChunkRef]) -> Result<()> {
         let Some(first) = chunks.first() else { return Ok(()) };
         let ranges: Vec<_> = chunks.iter().map(stored_range).collect();

@@ -117,7 +117,8 @@ pub(super) async fn must_not_be_taken(home: &Home, engine: &Engine, disk: &str) 
 /// Whether the disk of a machine holds what it did when a parcel was made, and is here or released.
 ///
 /// # Errors
-/// Any error from the store and the server.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store or the server does
+/// not answer, [`Corrupt`](ErrorKind::Corrupt) when a record is damaged.
 pub(super) async fn is_of(home: &Home, engine: &Engine, parcel: &Parcel) -> Result<bool> {
     let disk = &parcel.spec.disk;
     let shown = ask_or(home, engine, DiskRequest::Show { name: disk.clone() });

@@ -53,7 +53,8 @@ fn is_moot(error: &Error) -> bool {
 /// taken since.
 ///
 /// # Errors
-/// Any error from the store and the disk's server. It stays noted then.
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store or the disk's
+/// server does not answer, [`Conflict`](ErrorKind::Conflict) when the disk is in use. It stays noted then.
 pub(super) async fn finish(keeper: &Keeper<'_>, parcel: &str) -> Result<()> {
     let left = async {
         let parcel = Parcel::find(&keeper.engine.store, parcel).await?;
