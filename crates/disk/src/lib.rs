@@ -4,6 +4,11 @@
 //! every flushed write survives a crash, and the life of a disk: create, snapshot, roll back,
 //! commit, rebase, reset, grow, remove. It must not know who serves a disk nor how.
 //!
+//! It has more than 10,000 lines because a disk's whole life stands on the same private files: snapshots, rebases,
+//! moves and removals stop the write path, change its layers, record and fence in an order that a crash may cut
+//! anywhere, and let it go on. In a crate of its own the shadow would have to show these formats to others, and
+//! only disks use them.
+//!
 //! | module | concept |
 //! |---|---|
 //! | `chunk_map` | [`ChunkMap`], where the bytes of a disk are now |
