@@ -45,7 +45,7 @@ pub(crate) struct ClientsReport {
     storms: Vec<Storm>,
     cache_bytes: u64,
     working: usize,
-    /// Of the server when the working clients were done, bytes.
+    /// Resident bytes of the server when the working clients were done.
     working_rss: u64,
     working_limit: u64,
     idle: usize,

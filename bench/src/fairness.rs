@@ -56,7 +56,7 @@ struct FairnessRow {
     place: &'static str,
     /// Whether this is what the server is measured by; else it is shown beside that.
     counts: bool,
-    /// Whether the light client's thread ran before those of the storm, where it was to.
+    /// Whether the light client's thread ran before the storm's, where it was to.
     ahead: Option<bool>,
     alone: LightClientTimes,
     beside: LightClientTimes,
@@ -268,12 +268,12 @@ fn on_disk(options: &FairnessArgs, sojourn: &Path, dir: &Path) -> Result<Vec<Fai
 struct StormLoad {
     storm: usize,
     depth: usize,
-    /// Of every disk, bytes.
+    /// Bytes of every disk.
     size: u64,
     time: Duration,
     /// Between two reads of the light client.
     pause: Duration,
-    /// Whether the light client's thread runs before those of the storm.
+    /// Whether the light client's thread runs before the storm's.
     ahead: bool,
 }
 

@@ -27,9 +27,9 @@ pub(crate) struct Reopened {
     pub(crate) disk_bytes: u64,
     /// Private bytes of the second one, scattered 4 KiB blocks.
     pub(crate) private_bytes: u64,
-    /// Of a disk with one private block: what starting a server costs.
+    /// Opening a disk with one private block: what starting a server costs.
     pub(crate) one_block_ms: f64,
-    /// Of the disk with all of them.
+    /// Opening the disk with all of them.
     pub(crate) all_blocks_ms: f64,
 }
 

@@ -77,7 +77,7 @@ struct Figures {
     iops: f64,
     /// The same in 10^6 bytes per second.
     mb_per_s: f64,
-    /// Of each window, in the order of the rounds.
+    /// The figure of each window, in the order of the rounds.
     iops_of_windows: Vec<f64>,
     cpu_us_per_request: f64,
     p50_us: f64,

@@ -1,6 +1,6 @@
 //! A server that encrypts, and clients that it knows or does not know.
 //!
-//! The certificates are made when the process begins, by the crate that makes those of a real server.
+//! The certificates are made when the process begins, by the crate that makes a real server's.
 
 use crate::scratch;
 use access::{Authority, ServerCredentials};

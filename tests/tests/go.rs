@@ -1,4 +1,4 @@
-//! A client in Go on structures that nobody here wrote: those of pojntfx/go-nbd.
+//! A client in Go on structures that nobody here wrote: pojntfx/go-nbd's.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

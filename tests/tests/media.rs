@@ -20,7 +20,7 @@ fn packs(home: &Home) -> PathBuf {
     home.home().join("store/packs")
 }
 
-/// As when the store is at the end of a link that is cut: no pack can be read.
+/// Cuts the store off, as if its link were cut: no pack can be read.
 fn cut_off(home: &Home) -> Vec<(PathBuf, PathBuf)> {
     let away = home.path("away");
     std::fs::create_dir_all(&away).unwrap();

@@ -42,7 +42,7 @@ pub(crate) fn run(command: &mut Command) -> Result<CommandCost> {
     printed(command).map(|(cost, _)| cost)
 }
 
-/// As [`run`], with what the command printed.
+/// Does what [`run`] does, and gives what the command printed.
 pub(crate) fn printed(command: &mut Command) -> Result<(CommandCost, String)> {
     command.stdin(Stdio::null());
     let (before, start) = (of_children()?, Instant::now());

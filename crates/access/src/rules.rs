@@ -25,7 +25,7 @@ pub enum Right {
 
 /// One rule: a client, by its certificate, its CHAP user or its user id, and its exports.
 ///
-/// Patterns may hold `*` for any number of any characters; those of exports also `{name}` for the
+/// Patterns may hold `*` for any number of any characters; patterns of exports also `{name}` for the
 /// name in the client's certificate, or its CHAP user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -65,7 +65,7 @@ pub enum AttachRequest {
     },
     /// Ask these places for chunks, too, from now on. Those that are asked already are looked at anew.
     Sources {
-        /// As `sources` of the configuration has them.
+        /// The places as `sources` of the configuration has them.
         places: Vec<String>,
     },
 }

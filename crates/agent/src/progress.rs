@@ -31,7 +31,7 @@ pub struct UploadProgress {
     pub state: UploadState,
     /// Bytes that the store does not have, before compression.
     pub behind_bytes: u64,
-    /// Of these, bytes that are in the store and not named there yet.
+    /// Bytes of these that are in the store and not named there yet.
     pub sent_bytes: u64,
     /// When the disk was as the store has it, in Unix seconds, unless the store has everything.
     pub behind_since: Option<u64>,
@@ -96,7 +96,7 @@ pub struct HoardProgress {
     pub state: HoardState,
     /// Bytes that the disk stands on, as stored.
     pub total_bytes: u64,
-    /// Of these, bytes that are on this machine.
+    /// Bytes of these that are on this machine.
     pub here_bytes: u64,
     /// Why nothing comes.
     pub error: Option<String>,

@@ -66,7 +66,7 @@ struct Uplink {
     budget: Arc<ByteBudget>,
     /// Since the start.
     wire: AtomicU64,
-    /// Of the upload under way.
+    /// Bytes of the upload under way.
     uploaded: AtomicU64,
     scanned: AtomicU64,
     stored: AtomicU64,

@@ -39,7 +39,7 @@ pub async fn offload<T: Send + 'static>(
     }
 }
 
-/// As [`offload`], for a read of which there may be thousands at a time: they leave threads to what
+/// Does what [`offload`] does, for a read of which there may be thousands at a time: they leave threads to what
 /// there is less of, such as flushing and opening a disk.
 pub(crate) async fn offload_read<T: Send + 'static>(
     read: impl FnOnce() -> Result<T> + Send + 'static,

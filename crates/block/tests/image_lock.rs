@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 /// How QEMU uses an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum User {
-    /// As the disk of a virtual machine, which nobody else may change.
+    /// The disk of a virtual machine, which nobody else may change.
     Guest { read_only: bool },
     /// With `qemu-io`, which denies nothing to others.
     Tool { read_only: bool },

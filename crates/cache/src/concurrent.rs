@@ -60,7 +60,7 @@ pub struct CacheStats {
 /// A hit takes no lock and allocates nothing. The policy learns of it when something next comes or
 /// goes, or when many such hits have gathered.
 pub struct Cache {
-    /// As many as there can be; those in use come first.
+    /// All shards that there can be; the ones in use come first.
     pub(crate) shards: Box<[Shard]>,
     pub(crate) layout: CacheLayout,
     flights: Box<[Mutex<Flights>]>,
@@ -235,7 +235,7 @@ impl Cache {
         load.await
     }
 
-    /// As [`find`](Self::find), but misses nothing that is there.
+    /// Finds an entry as [`find`](Self::find) does, but misses nothing that is there.
     fn find_surely(&self, key: &Key, fingerprint: u64) -> Option<Bytes> {
         let (now, before) = self.layout.places(fingerprint);
         let look = |number: usize| {

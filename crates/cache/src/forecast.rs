@@ -50,12 +50,12 @@ pub struct Forecast {
     pub one_in: u64,
     /// Accesses to the sample that were followed since the settings last changed.
     pub followed: u64,
-    /// Of the policy in use.
+    /// Hit ratios of the policy in use.
     pub now: HitRatios,
     /// The policy that would have the most hits with the memory that there is; the one in use unless
     /// another is better by at least half a point.
     pub best: PolicyKind,
-    /// Of every policy that serves, the one in use among them.
+    /// Hit ratios of every policy that serves, the one in use among them.
     pub policies: Vec<HitRatios>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct Ghosts {
     settings: (u64, PolicyKind),
     one_in: u64,
     followed: u64,
-    /// Of each policy, one of each size; that in use first.
+    /// Ghosts of each policy, one of each size; the policy in use comes first.
     policies: Vec<(PolicyKind, [Ghost; 3])>,
 }
 

@@ -58,7 +58,7 @@ impl Disks {
         Self { directory, store, loader, linger, room, most_private, space, server, opens_offline }
     }
 
-    /// Limits what the private blocks of each disk may take in the home, those of its snapshots
+    /// Limits what the private blocks of each disk may take in the home, its snapshots'
     /// included: writes beyond it fail for want of space. 0 is no limit. Holds at once, for open
     /// disks too.
     pub fn limit_private_bytes(&self, most: u64) {
@@ -165,7 +165,7 @@ impl Disks {
     }
 
     /// The snapshots that the store has, by the name of the disk, which may be of another home; of
-    /// each disk the damaged ones first, then the oldest. With `only` those of that disk alone: the refs of
+    /// each disk the damaged ones first, then the oldest. With `only` that disk's alone: the refs of
     /// others are not read.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 const WINDOW: u64 = 256 << 20;
 /// Chunks that are looked at in a step: some milliseconds.
 const STEP: usize = 1 << 16;
-/// As much work as so many chunks are the blocks of a window, where a layer holds any.
+/// How many chunks are as much work as the blocks of a window, where a layer holds any.
 const BLOCKS_AS_CHUNKS: usize = 1 << 12;
 /// Parts of an image's map that are read side by side.
 const READS: u64 = 8;

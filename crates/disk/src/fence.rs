@@ -217,7 +217,7 @@ pub(crate) fn identity(directory: &FsPath, entropy: &dyn Entropy) -> Result<Serv
     }
 }
 
-/// As [`identity`], from a task.
+/// Reads the [`identity`] from a task.
 pub(crate) async fn identify(
     directory: &FsPath,
     entropy: std::sync::Arc<dyn Entropy>,

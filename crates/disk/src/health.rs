@@ -232,7 +232,7 @@ pub struct RoomProbe {
 }
 
 impl RoomProbe {
-    /// Whether a new block could be written now. Writes a small file beside those of the disk, and
+    /// Whether a new block could be written now. Writes a small file beside the disk's, and
     /// removes it.
     pub async fn has_room(self) -> bool {
         let Some(directory) = self.directory else { return !self.at_limit };

@@ -195,7 +195,7 @@ impl Image {
     }
 
     /// Loads the chunks of a boot list into the cache, `budget` bytes at the most; returns how many
-    /// bytes. They come in the order of the list, each with those of the list that lie near it in the
+    /// bytes. They come in the order of the list, each with the ones that lie near it in the
     /// store. What a guest waits for, here or elsewhere, is loaded before them.
     ///
     /// # Errors
@@ -207,8 +207,8 @@ impl Image {
         Ok(stream(chunks, budget, usize::MAX, load).await.bytes)
     }
 
-    /// As [`bring`](Self::bring), of the boot list whose boot copy is `copy`: its chunks lie side by side
-    /// there. A guest that waits for one before its turn came has it from there as well, with those
+    /// Brings, as [`bring`](Self::bring) does, the boot list whose boot copy is `copy`: its chunks lie side
+    /// by side there. A guest that waits for one before its turn came has it from there as well, with those
     /// behind it. Nobody fails by a copy: what it does not have is read from its own place.
     ///
     /// # Errors

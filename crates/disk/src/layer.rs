@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Groups whose states change one after the other: those of a region of the shadow, 1 MiB.
+/// Groups whose states change one after the other: a region of the shadow, 1 MiB.
 const CHANGED_TOGETHER: u64 = 8;
 /// Locks of these; regions far apart share one.
 const LOCKS: usize = 64;

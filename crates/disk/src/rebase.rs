@@ -1,6 +1,6 @@
 //! Moving a disk onto another version of its image.
 //!
-//! Blocks that only the image changed become those of the new version; blocks that only the disk
+//! Blocks that only the image changed become the new version's; blocks that only the disk
 //! changed stay its own; blocks that both changed, to different bytes, are a conflict. Where the
 //! disk stands on a snapshot, what that has over the old version becomes private blocks again, in a
 //! layer below the others.

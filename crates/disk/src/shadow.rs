@@ -90,7 +90,7 @@ struct Inner {
 
 impl Shadow {
     /// Makes an empty shadow of `size` bytes over `base`, with one layer, in a directory that
-    /// exists. `disk` is written into its files, so that those of two disks cannot be mixed up.
+    /// exists. `disk` is written into its files, so that two disks' files cannot be mixed up.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; any error from

@@ -74,7 +74,7 @@ impl Stack {
         })
     }
 
-    /// How many blocks are private, those of all layers counted.
+    /// How many blocks are private, in all layers together.
     pub(crate) fn private(&self) -> u64 {
         self.layers.iter().map(|layer| layer.map.private()).sum()
     }

@@ -238,9 +238,9 @@ pub struct MapView {
     pub size: u64,
     /// The size of a cell in bytes: a power of two, at least 4096.
     pub cell_bytes: u64,
-    /// Of the whole disk.
+    /// Bytes of the whole disk.
     pub total: BytesByPlace<u64>,
-    /// Of each cell, in the order of the disk.
+    /// Bytes of each cell, in the order of the disk.
     pub cells: BytesByPlace<Vec<u64>>,
     /// How long it took to draw, without what was waited for.
     #[serde(skip)]

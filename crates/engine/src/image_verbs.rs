@@ -28,7 +28,7 @@ pub struct RawStream<R> {
 }
 
 impl<R: AsyncRead + Unpin + Send> RawStream<R> {
-    /// Its bytes, when they begin as those of a raw image called `name` may.
+    /// Its bytes, when a raw image called `name` may begin like that.
     ///
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) when it is packed, or an image of another format; that of
@@ -69,7 +69,7 @@ pub fn is_packed(what: &str, packed: Packed, file: &str, name: &str) -> Error {
 /// Makes an image version of a raw stream. Nothing is visible before all of it is stored.
 ///
 /// # Errors
-/// [`Conflict`](block::ErrorKind::Conflict) when the version exists; those of [`RawStream::begun`] and
+/// [`Conflict`](block::ErrorKind::Conflict) when the version exists; any error from [`RawStream::begun`] and
 /// [`import::from_stream`]. There is no version then.
 pub async fn import_stream(
     session: &Session,

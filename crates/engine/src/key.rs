@@ -27,7 +27,7 @@ pub fn given(home: &Home, config: &Config) -> Result<Option<Secret>> {
     given_for(home, config, "the store")
 }
 
-/// As [`given`]; `store` is what the terminal calls it.
+/// The secret of a store, found as by [`given`]; `store` is what the terminal calls it.
 pub fn given_for(home: &Home, config: &Config, store: &str) -> Result<Option<Secret>> {
     if let Some(path) = home.key_file() {
         return read(path).map(Some);

@@ -314,11 +314,11 @@ fn sweeping(disks: &Arc<Disks>, what_for: StoreUse) -> JoinSet<()> {
 pub enum StoreUse {
     /// A command that somebody waits for.
     Command,
-    /// As a command, but everything is read from the store itself and not from what is kept of it.
+    /// A command that reads everything from the store itself and not from what is kept of it.
     Inspection,
     /// A server, whose clients rather wait than fail.
     Server,
-    /// As a server, for the memory of a machine: its pages lie scattered, and what lies beside one is not read next.
+    /// A server of the memory of a machine: its pages lie scattered, and what lies beside one is not read next.
     Keeper,
 }
 

@@ -223,8 +223,8 @@ impl OpenDisks {
         self.try_look(look).into_iter().filter_map(|(name, seen)| Some((name, seen?))).collect()
     }
 
-    /// As [`look`](Self::look), and nothing for those that are being opened, closed or looked after
-    /// just now: they may be open.
+    /// Looks, as [`look`](Self::look) does, and gives nothing for disks that are being opened, closed or
+    /// looked after just now: they may be open.
     pub fn try_look<T>(&self, look: impl Fn(&Disk) -> T) -> BTreeMap<String, Option<T>> {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
         slots

@@ -46,7 +46,7 @@ async fn may_be_made(engine: &Engine, name: &str) -> Result<()> {
     devices::must_be_none(&engine.home, name)
 }
 
-/// Makes those of several disks that can be made; what became of each, in the order of the names.
+/// Makes as many of several disks as can be made; says what became of each, in the order of the names.
 async fn create_all(
     engine: &Engine,
     names: Vec<String>,

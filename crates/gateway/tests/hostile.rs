@@ -51,7 +51,7 @@ impl Scene {
         manifest.chunks().await.unwrap()
     }
 
-    /// Chunks in secret's pack: those of secret alone, and those that debian has, too.
+    /// Chunks in secret's pack: the ones of secret alone, and the ones that debian has, too.
     async fn split(&self) -> (Vec<ChunkRef>, Vec<ChunkRef>) {
         let debian = self.chunks(&self.debian).await;
         let (shared, own): (Vec<_>, Vec<_>) =
@@ -101,7 +101,7 @@ fn empty_body(manifest: Option<ManifestId>) -> RefBody {
     RefBody { manifest, size: 1 << 20, created: 1, labels: BTreeMap::new() }
 }
 
-/// As nothing that exists is answered.
+/// Checks that the answer is that of what does not exist.
 async fn as_absent(raw: &Raw, got: &Got) {
     let nothing = raw.object(&format!("packs/{}", "5".repeat(64))).await;
     assert_eq!(got.status, 404);

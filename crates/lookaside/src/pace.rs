@@ -12,7 +12,7 @@ const CLASSES: usize = LIMITS.len() + 1;
 const WEIGHT: f64 = 0.2;
 /// Measurements of which the 95th percentile is taken.
 const WINDOW: usize = 32;
-/// As many are needed before it says anything.
+/// How many samples are needed before it says anything.
 const ENOUGH: usize = 8;
 /// A measurement that is older says what was, and the estimate may be right again.
 const OLD: Duration = Duration::from_secs(60);

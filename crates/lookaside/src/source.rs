@@ -82,7 +82,7 @@ pub trait StoreLink: Send + Sync + fmt::Debug {
 pub enum ChunkBytes {
     /// The plain bytes.
     Plain(Bytes),
-    /// As a store has it: compressed, sealed.
+    /// The bytes as a store has them: compressed, sealed.
     Stored(Encoding, Bytes),
 }
 

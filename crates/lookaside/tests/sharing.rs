@@ -31,9 +31,9 @@ enum Manner {
     Honest,
     Lying,
     Hanging,
-    /// As one whose connection broke.
+    /// Answers like one whose connection broke.
     Gone,
-    /// As one that has no rights on what others read.
+    /// Answers like one that has no rights on what others read.
     Excluded,
 }
 

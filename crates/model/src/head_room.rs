@@ -239,7 +239,7 @@ fn network(away: f64, cpu: f64, cpus: u32, backend: f64, delay: f64) -> Result<N
 }
 
 /// The time of service of a load and its delay, in seconds: least squares, over the depths, of the
-/// loads' mean times against those of a queue and a delay, weighted by how many loads there were.
+/// loads' mean times against a queue's and a delay's, weighted by how many loads there were.
 fn queue_and_delay(loads: &Loads) -> (f64, f64) {
     /// Shares that are tried.
     const STEPS: u32 = 128;

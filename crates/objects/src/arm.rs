@@ -29,10 +29,10 @@ const GIVEN: usize = 2;
 /// How reads of a store in a directory are ordered.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DiskReadOrder {
-    /// As they come.
+    /// The order in which they come.
     #[default]
     Arrival,
-    /// As it suits the arm of a disk that is like this.
+    /// The order that suits the arm of a disk like this.
     Arm(Box<Profile>),
 }
 

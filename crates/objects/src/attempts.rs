@@ -8,7 +8,7 @@ pub(super) fn once() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..Default::default() }
 }
 
-/// Time limits of single requests; [`Patience`](crate::Patience) has those of an operation.
+/// Time limits of single requests; [`Patience`](crate::Patience) has an operation's.
 pub(super) fn client_options() -> ClientOptions {
     ClientOptions::new()
         .with_timeout(Duration::from_secs(180))

@@ -52,7 +52,7 @@ pub fn local_ordered(
     Ok(Arc::new(spare::RoomyDirectory::new(turns, reserve)))
 }
 
-/// As [`local`], for a new store: the directory is made if need be.
+/// Opens a new store as [`local`] does: the directory is made if need be.
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,

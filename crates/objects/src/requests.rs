@@ -71,7 +71,7 @@ pub async fn get(backend: &dyn ObjectStore, key: &str, limit: u64) -> Result<Byt
     get_with(backend, key, limit, None).await
 }
 
-/// As [`get`], with a wish.
+/// Reads an object as [`get`] does, with a wish.
 pub async fn get_with(
     backend: &dyn ObjectStore,
     key: &str,
@@ -148,7 +148,7 @@ pub enum Hint {
     Exact,
 }
 
-/// As [`get_range`], with a wish.
+/// Reads a range as [`get_range`] does, with a wish.
 pub async fn get_range_with(
     backend: &dyn ObjectStore,
     path: &Path,
@@ -229,7 +229,7 @@ pub async fn put_content(
     }
 }
 
-/// As [`put_content`], but what is there already is always kept; says whether the object is there as it
+/// Puts content as [`put_content`] does, but always keeps what is there; says whether the object is there as it
 /// ought to be.
 pub async fn create_content(
     backend: &dyn ObjectStore,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What so few bytes take is what any request takes.
 const FEW: u64 = 64 << 10;
 
-/// What any request to a store takes, learned from those of few bytes.
+/// What any request to a store takes, learned from requests of few bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoundTrip(Duration);
 

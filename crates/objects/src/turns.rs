@@ -1,7 +1,7 @@
 //! Reads of a directory in turn: each holds a thread while the disk works, and hundreds of clients that
 //! come at once are not to have hundreds of threads.
 //!
-//! On a disk with one arm reads of ranges, which are those of chunks, go in the order that suits [it](super::arm).
+//! On a disk with one arm reads of ranges, that is of chunks, go in the order that suits [it](super::arm).
 //! What the page cache has does not wait for the disk.
 //!
 //! A read that hangs, on a network file system, gives its turn back after a while, and keeps its thread: the

@@ -56,7 +56,7 @@ pub struct SummaryPart {
 }
 
 impl SummaryPart {
-    /// As it is sent.
+    /// Encodes it for sending.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD + 4 * self.bits.len());
         bytes.extend_from_slice(&self.log.to_le_bytes());

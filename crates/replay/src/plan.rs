@@ -15,7 +15,7 @@ const MOST_UNDER_WAY: u64 = 1 << 20;
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As soon as the client may: as fast as possible.
+    /// Sends as soon as the client may: as fast as possible.
     Fast,
     /// At the trace's times, divided by this speed.
     Times(f64),
@@ -62,7 +62,7 @@ pub struct ReplayPlan {
 }
 
 impl ReplayPlan {
-    /// As fast as possible, one request at a time, each client of the trace once.
+    /// Plans a replay as fast as possible, one request at a time, each client of the trace once.
     pub fn new(target: Uri, script: &Script) -> Self {
         Self {
             target,

@@ -1,6 +1,6 @@
 //! Waking tasks at exact times. The runtime's own timers tick in milliseconds; a request that is
 //! due must not be late by that. Where so many are due that a wake-up for each would be the most of
-//! the work, those of a tenth of a millisecond are woken together.
+//! the work, what is due within a tenth of a millisecond is woken together.
 
 use block::{Error, Result};
 use rustix::time::{

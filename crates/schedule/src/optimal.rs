@@ -20,7 +20,7 @@ pub struct Planner {
     right: Vec<f64>,
     /// Distances from the head of the requests on the left, nearest first, behind the head itself.
     lefts: Vec<f64>,
-    /// As `lefts`, of the right side, farthest first: a diagonal runs through both forwards.
+    /// Distances of the right side, like `lefts`, farthest first: a diagonal runs through both forwards.
     rights: Vec<f64>,
 }
 

@@ -114,7 +114,7 @@ impl Profile {
         })
     }
 
-    /// As TOML.
+    /// Writes it as TOML.
     ///
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) when it cannot be written so.

@@ -196,7 +196,7 @@ impl Unanswered {
 }
 
 impl Authority {
-    /// Of a home.
+    /// Makes the authority that knows a home's tokens.
     pub(crate) fn new(home: &Home, access: HttpAccess) -> Self {
         let tokens = KnownTokens { path: home.tokens(), kept: Mutex::default() };
         Self { tokens: Arc::new(tokens), access }

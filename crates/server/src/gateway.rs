@@ -22,7 +22,7 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
 /// A gateway's port that is open.
 pub(crate) struct GatewayPort {
-    /// As the user asked for it.
+    /// The address that the user asked for.
     asked: String,
     socket: TcpListener,
     local: SocketAddr,

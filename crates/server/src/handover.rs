@@ -1,5 +1,5 @@
 //! One server follows another on the same home, and no client notices: the sockets that listen and
-//! those of clients go from process to process over a unix socket (`SCM_RIGHTS`, unix(7)).
+//! the clients' go from process to process over a unix socket (`SCM_RIGHTS`, unix(7)).
 //!
 //! The successor listens at `successor.sock` in the home and asks over the control socket; the
 //! server connects there, and sends items: a header of 12 bytes (`SJHO`, the lengths of what

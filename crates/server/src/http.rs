@@ -54,7 +54,7 @@ impl HttpRules {
 
 /// A port that is open.
 pub(crate) struct Port {
-    /// As the user asked for it.
+    /// The listener that the user asked for.
     place: ConfiguredListener,
     socket: TcpListener,
     local: SocketAddr,

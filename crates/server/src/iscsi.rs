@@ -44,7 +44,7 @@ pub(crate) struct IscsiPlan {
 }
 
 impl IscsiPlan {
-    /// The listeners of the command line, else those of the configuration; `None` when there are none.
+    /// The listeners of the command line, else the configured ones; `None` when there are none.
     /// The paths of the configuration are relative to `home`.
     ///
     /// # Errors

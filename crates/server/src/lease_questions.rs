@@ -173,7 +173,7 @@ mod tests {
             }
         }
 
-        /// How often those of `which` were asked about; the same for all of them.
+        /// How often the disks of `which` were asked about; the same for all of them.
         fn asked(&self, which: impl Fn(usize) -> bool) -> usize {
             let seen = self.seen.lock();
             let disks = (0..self.names.len()).filter(|disk| which(*disk));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct ListenOptions {
     /// Instead of the listeners of the configuration.
     pub nbd: Vec<Address>,
-    /// For all clients but those of listeners that have a mode of their own.
+    /// The mode of all listeners that have none of their own.
     pub tls: Option<TlsMode>,
     /// For clients by TCP, where `tls` says nothing.
     pub tcp_tls: TlsMode,
@@ -23,7 +23,7 @@ pub struct ListenOptions {
     pub tls_dir: Option<PathBuf>,
     /// Allow what others reach.
     pub insecure: bool,
-    /// iSCSI listeners, instead of those of the configuration.
+    /// iSCSI listeners, instead of the configured ones.
     pub iscsi: Vec<String>,
     /// The secrets of iSCSI clients.
     pub iscsi_chap: Option<PathBuf>,
@@ -49,7 +49,7 @@ impl ListenOptions {
 /// A place to listen at.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WantedListener {
-    /// As the user wrote it.
+    /// The address as the user wrote it.
     pub(crate) asked: String,
     pub(crate) address: Address,
     pub(crate) tls: TlsMode,
@@ -72,13 +72,13 @@ pub(crate) struct InheritedListener {
     pub(crate) listener: Listener,
 }
 
-/// Opens the listeners: those of the service manager, and those of the command line; else those of
-/// the configuration, whose sockets' paths are relative to the home. Those that an earlier server
-/// `had` are taken out of there and gone on with, as far as they are wanted, however they were spelled.
+/// Opens the listeners: the service manager's and the command line's; without any, the configured ones,
+/// whose sockets' paths are relative to the home. Listeners that an earlier server `had` are taken out of
+/// there and gone on with, as far as they are wanted, however they were spelled.
 ///
 /// # Errors
-/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
-/// of binding.
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS;
+/// [`Conflict`](block::ErrorKind::Conflict) for one that is in use, and any other error from binding.
 pub(crate) async fn bind(
     home: &Path,
     configured: &[ConfiguredListener],
@@ -113,7 +113,7 @@ pub(crate) async fn bind(
 }
 
 /// Where to listen besides the sockets that were `given`: at the addresses of the command line; else,
-/// when nothing was given, at those of the configuration.
+/// when nothing was given, at the configured ones.
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) for an address of the configuration that is none, and for
@@ -152,8 +152,8 @@ pub(crate) fn wanted(
 /// The sockets that the service manager passed.
 ///
 /// # Errors
-/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
-/// of binding.
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS;
+/// [`Invalid`](block::ErrorKind::Invalid) for what is no socket that listens.
 pub(crate) async fn inherited(asked: &ListenOptions) -> Result<Vec<BoundListener>> {
     let mut bound = Vec::new();
     for socket in inherit::sockets()? {
@@ -200,8 +200,7 @@ pub(crate) async fn check(address: &Address, tls: TlsMode, insecure: bool) -> Re
 /// The same for an HTTP address.
 ///
 /// # Errors
-/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
-/// of binding.
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS, naming it and the remedy.
 pub(crate) fn check_http(address: SocketAddr, tls: TlsMode, insecure: bool) -> Result<()> {
     if tls == TlsMode::Required {
         return Ok(());

@@ -155,7 +155,7 @@ impl Listeners {
         self.open.iter().map(|open| open.listener.address().to_string()).collect()
     }
 
-    /// Whether sockets were given by the service manager: then those of the configuration are not
+    /// Whether sockets were given by the service manager: then the configured ones are not
     /// opened.
     pub(crate) fn given(&self) -> bool {
         self.open.iter().any(|open| open.asked.is_none())

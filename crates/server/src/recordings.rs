@@ -54,7 +54,7 @@ pub(crate) struct RecordingDirectory {
     name: String,
     /// The number of the next.
     number: u32,
-    /// How many files are kept, those of earlier recordings included; 0: all.
+    /// How many files are kept, earlier recordings included; 0: all.
     keep: u32,
 }
 

@@ -59,7 +59,7 @@ struct Trouble {
 /// What was seen at one moment.
 #[derive(Debug, Default)]
 struct StrainSnapshot {
-    /// Of every open disk; nothing of one that nobody could look at.
+    /// Health of every open disk; nothing of one that nobody could look at.
     disks: BTreeMap<String, Option<DiskHealth>>,
     store: Option<Slow>,
 }

@@ -6,7 +6,7 @@ use trace::TraceDisk;
 /// The disks of a trace by what they were made from.
 #[derive(Debug, Default)]
 pub(crate) struct Bases {
-    /// Of each disk the first one of the same base; `None` of one without.
+    /// For each disk the first one of the same base; `None` for one without.
     first: Vec<Option<u32>>,
     by_base: HashMap<String, u32>,
 }

@@ -137,7 +137,7 @@ struct Count {
 struct Samples {
     requests: Vec<Vec<Request>>,
     parties: HashMap<(u32, u32), u32>,
-    /// Of the whole trace.
+    /// The header of the whole trace.
     header: Header,
 }
 

@@ -37,8 +37,8 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks of which a cache holds one in `grain` bytes on average, 4 KiB to 1 GiB; 30 pages for those of
-    /// the law itself.
+    /// Chunks of which a cache holds one in `grain` bytes on average, 4 KiB to 1 GiB; 30 pages for what
+    /// the law itself makes.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for another grain.
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of the store's chunker.
+    /// Lengths that the store's chunker makes.
     const LAW: Law = Law { least: 8, mean: 24, most: 64 };
 
     fn chunks(grain: u64) -> Chunks {

@@ -40,7 +40,7 @@ impl CachingClient {
         Self { ids: IdTable::new(), cache, beside: 0 }
     }
 
-    /// Units that it takes more than when this was asked last, but for those of blocks.
+    /// Units that it takes more than when this was asked last, blocks not counted.
     fn growth(&mut self) -> u64 {
         let now = self.cache.beside() as u64 / UNIT;
         now.saturating_sub(std::mem::replace(&mut self.beside, now))
@@ -106,7 +106,7 @@ impl Clients {
 
 trait ClientCache {
     fn access(&mut self, id: u32) -> bool;
-    /// As [`Algorithm::beside`].
+    /// Does what [`Algorithm::beside`] does.
     fn beside(&self) -> usize;
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// As our server has it, as far as the trace tells what disks were made from: those of one image
+    /// What our server shares, as far as the trace tells what disks were made from: disks of one image
     /// share its blocks. What a disk has written is its own, and reads of it do not come to the cache,
     /// unless writes are cached too. A disk of which the trace does not tell is the same one for every
     /// client.

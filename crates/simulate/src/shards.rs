@@ -3,7 +3,7 @@
 //! correction of section 4.2).
 //!
 //! A block is looked at when its hash is below a threshold. When there are more such blocks than
-//! there is room for, those of the highest hash leave and the threshold falls to it: so the sample
+//! there is room for, the ones of the highest hash leave and the threshold falls to it: so the sample
 //! grows thinner as the trace touches more. A reference in a sample of one in `n` counts `n` times, at
 //! `n` times its distance.
 

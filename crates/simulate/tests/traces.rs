@@ -1,4 +1,4 @@
-//! Real traces: the published figures, and those of implementations that nobody here wrote.
+//! Real traces: the published figures, and what implementations give that nobody here wrote.
 //!
 //! Boots of guests are in the repository (`crates/trace/tests/boots`). The other traces are not: the
 //! tests look for them in `$SOJOURN_SHARED/traces`, or `../shared/traces` beside the workspace. Those

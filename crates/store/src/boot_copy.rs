@@ -160,7 +160,7 @@ fn chosen(located: &[Located]) -> Option<Vec<ChunkRef>> {
     is_worth_it(&chunks).then_some(chunks)
 }
 
-/// As much of a list's beginning as has `most` plain bytes.
+/// The longest beginning of a list that has at most `most` plain bytes.
 fn beginning(located: &[Located], most: u64) -> Vec<ChunkRef> {
     let mut bytes = 0;
     let fits = |at: &ChunkRef| {

@@ -37,7 +37,7 @@ impl ChunkTable {
         Self::load_without(backend, settings, &Absent::default()).await
     }
 
-    /// As [`load`](Self::load), without the packs that count as absent.
+    /// Loads as [`load`](Self::load) does, without the packs that count as absent.
     pub(crate) async fn load_without(
         backend: &dyn ObjectStore,
         settings: &Settings,

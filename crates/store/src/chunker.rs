@@ -47,7 +47,7 @@ pub const SEGMENT: u64 = SEGMENT_PAGES * PAGE as u64;
 
 /// The mean pages of chunks without tails, but for the upper bound.
 pub const MEAN_PAGES: u32 = 24;
-/// As many zeroes at a page's end make a tail.
+/// How many zeroes at a page's end make a tail.
 const TAIL: usize = 16;
 const THRESHOLD: u64 = u64::MAX / (MEAN_PAGES - MIN_PAGES + 1) as u64;
 const M: u64 = 0x9e37_79b9_7f4a_7c15;

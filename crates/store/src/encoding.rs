@@ -7,13 +7,13 @@ pub(crate) const TAG: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Encoding {
-    /// As they are.
+    /// The bytes as they are.
     Plain = 0,
-    /// As one zstd frame, shorter than the plain bytes.
+    /// One zstd frame, shorter than the plain bytes.
     Zstd = 1,
-    /// As they are, sealed: 16 bytes longer.
+    /// The bytes as they are, sealed: 16 bytes longer.
     Sealed = 2,
-    /// As one zstd frame, shorter than the plain bytes, then sealed.
+    /// One zstd frame, shorter than the plain bytes, then sealed.
     SealedZstd = 3,
 }
 

@@ -178,7 +178,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// As [`visit`](Self::visit), and keeps the segment when `each` says so of one of its pieces; then
+    /// Visits as [`visit`](Self::visit) does, and keeps the segment when `each` says so of one of its pieces; then
     /// it is returned, and who waits for it gets it while that is held.
     pub(crate) async fn visit_to_keep(
         &self,

@@ -36,7 +36,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Steps from pack to pack that a reader follows.
 pub(crate) const MAX_STEPS: usize = 8;
-/// The most chunks: those of a pack.
+/// The most chunks: as many as a pack has.
 const MAX_CHUNKS: usize = 1 << 20;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -117,7 +117,7 @@ pub(crate) async fn read(
     }
 }
 
-/// As [`read`], of an object whose key is the hash of its body, which is checked.
+/// Reads, as [`read`] does, an object whose key is the hash of its body, which is checked.
 pub(crate) async fn read_content(
     backend: &dyn ObjectStore,
     settings: &Settings,

@@ -66,7 +66,7 @@ impl Refs {
         self.list_some(kind, |_| true).await
     }
 
-    /// As [`list`](Self::list), of the names for which `wanted` says so: the others are not read, but in
+    /// Lists, as [`list`](Self::list) does, the names for which `wanted` says so: the others are not read, but in
     /// an encrypted store, where they are hidden. There a damaged one may be wanted.
     ///
     /// # Errors

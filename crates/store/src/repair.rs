@@ -2,7 +2,7 @@
 //!
 //! First the maps: roots, segments and boot lists come from stores with the same key. Then the
 //! packs: a damaged one whose chunks are all somewhere is written again as it was, if it comes out as
-//! the same pack (`rebuild`). Else those of its chunks that are sound or were found and are in no
+//! the same pack (`rebuild`). Else its chunks that are sound or were found and are in no
 //! other pack of the store go into new packs, `moved/<old pack>` leads to all of them, and the old one
 //! is removed. That is no help for boot copies, so these are made anew then (`copies`). What cannot
 //! be found is named, together with those whom it touches. The other stores that readers of the store

@@ -112,7 +112,7 @@ impl Argon2Cost {
     /// The second choice that RFC 9106, section 4, recommends: 64 MiB, some tenths of a second.
     pub const NORMAL: Self = Self { memory: 64 << 10, passes: 3, lanes: 4 };
 
-    /// As cheap as it gets: for tests only.
+    /// The cheapest there is: for tests only.
     pub const TRIVIAL: Self = Self { memory: 64, passes: 1, lanes: 1 };
 
     /// Parameters that a store names; those that would take too much memory or time are refused.

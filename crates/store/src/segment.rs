@@ -94,14 +94,14 @@ pub(crate) struct Segment {
 /// all entries would miss the processor's caches once for each of its last steps.
 #[derive(Debug)]
 struct Starts {
-    /// Of each part, and the number of entries behind the last one.
+    /// The first entry of each part, and the number of entries behind the last one.
     first: Box<[u32]>,
     /// A part has 2^shift blocks.
     shift: u32,
 }
 
 impl Starts {
-    /// Of entries in order that do not overlap.
+    /// Makes the table of entries in order that do not overlap.
     fn of(entries: &[SegmentEntry]) -> Self {
         let parts = entries.len().next_power_of_two().min(SEGMENT_PAGES as usize);
         let shift = (SEGMENT_PAGES as usize / parts).ilog2();

@@ -124,7 +124,7 @@ impl Servers<'_> {
         Ok(u64::try_from(self.probe().await? / 1000).unwrap_or(0))
     }
 
-    /// As [`clock`](Self::clock), in milliseconds.
+    /// Asks the [`clock`](Self::clock), in milliseconds.
     async fn probe(&self) -> Result<i64> {
         objects::put_over(self.store.backend(), PROBE, Bytes::from_static(b"clock\n")).await?;
         self.written(PROBE).await

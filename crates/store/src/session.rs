@@ -89,8 +89,8 @@ impl Store {
         self.begin(what, Damaged::Refused, holds).await
     }
 
-    /// As [`session`](Self::session), also when lists of condemned objects or their record are damaged. Not all that
-    /// is condemned counts as absent for it, so that it must store no chunks.
+    /// Begins a [`session`](Self::session) also when lists of condemned objects or their record are damaged.
+    /// Not all that is condemned counts as absent for it, so that it must store no chunks.
     pub(crate) async fn session_despite_damage(&self, what: &str) -> Result<Session> {
         self.begin(what, Damaged::Ignored, &[]).await
     }

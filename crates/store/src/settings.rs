@@ -68,10 +68,10 @@ struct SettingsDocument {
     version: u16,
     chunking: String,
     compression: Compression,
-    /// Of a store in clear.
+    /// The hash key of a store in clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hash_key: Option<String>,
-    /// Of an encrypted one.
+    /// The encryption of a store that is not in clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<Encryption>,
 }

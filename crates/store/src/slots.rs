@@ -32,7 +32,7 @@ const TRIES: usize = 5;
 /// Who is to open a store: a name for the slot, and a secret.
 #[derive(Debug, Clone, Copy)]
 pub struct NewKey<'a> {
-    /// What the slot is called: a name as those of disks.
+    /// What the slot is called: a name of the form that disks have.
     pub name: &'a str,
     /// The passphrase or the key file.
     pub secret: &'a Secret,
@@ -82,7 +82,7 @@ pub(crate) struct SlotsDocument {
     format: String,
     version: u16,
     pub(crate) sequence: u64,
-    /// Of the master key: a document of another store, or of one that was never finished, does not
+    /// The id of the master key: a document of another store, or of one that was never finished, does not
     /// count.
     key_id: String,
     pub(crate) slots: Vec<StoredSlot>,

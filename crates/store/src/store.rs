@@ -63,7 +63,7 @@ impl Store {
         Self::claim(backend, settings, world).await
     }
 
-    /// As [`create`](Self::create), with settings of an encrypted store, which `key` opens.
+    /// Makes a store as [`create`](Self::create) does, an encrypted one, which `key` opens.
     ///
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when there is one already; [`Unavailable`](ErrorKind::Unavailable),

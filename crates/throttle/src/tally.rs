@@ -12,7 +12,7 @@ const LATE: Nanos = 1_000_000;
 pub struct ThrottleCounters {
     /// Reads and writes.
     pub requests: u64,
-    /// Of them, those that were made to fail.
+    /// Reads and writes that were made to fail.
     pub failed: u64,
     /// Pauses of the whole disk.
     pub stalls: u64,

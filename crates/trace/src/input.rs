@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> Result<TraceInput> {
     of(Box::new(file)).map_err(|e| Error::io(path.display(), e))
 }
 
-/// As [`open`], of any input.
+/// Opens any input as [`open`] does.
 pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<TraceInput> {
     let (first, _) = sample(&mut raw, 6)?;
     let magic = first.clone();

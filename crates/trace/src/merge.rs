@@ -6,7 +6,7 @@ use block::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// Requests of several sources in order of time; those of one time in order of the sources.
+/// Requests of several sources in order of time; at one time, in order of the sources.
 pub(crate) struct Interleaved<S> {
     sources: Vec<MergedSource<S>>,
     /// (time, source) of each source's next request.

@@ -101,7 +101,7 @@ pub struct Request {
     pub time: u64,
     /// Who asked: an index into [`Header::clients`](crate::Header::clients).
     pub client: u32,
-    /// Of which disk: an index into [`Header::disks`](crate::Header::disks).
+    /// The disk, an index into [`Header::disks`](crate::Header::disks).
     pub disk: u32,
     /// What was asked for.
     pub op: Op,

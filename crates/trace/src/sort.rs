@@ -16,7 +16,7 @@ const RUN: usize = 4 << 20;
 /// Runs that are merged at a time: each takes some memory, and a descriptor.
 const RUNS: usize = 256;
 
-/// The requests of a source in order of time; those of one time as they came. The source is read
+/// The requests of a source in order of time; at one time, in the order in which they came. The source is read
 /// to its end first.
 pub(crate) fn sorted(source: Box<dyn Foreign + Send>) -> Result<Box<dyn Source + Send>> {
     sorted_by(source, RUN, RUNS)

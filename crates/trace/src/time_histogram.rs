@@ -11,7 +11,7 @@ pub struct TimeHistogram {
     counts: Vec<u64>,
     count: u64,
     sum: u128,
-    /// Of milliseconds: squares of nanoseconds lose digits sooner.
+    /// Squares of milliseconds: squares of nanoseconds lose digits sooner.
     squares: f64,
     most: u64,
 }

@@ -142,7 +142,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
 
 /// One of `n` places: whatever is kept of a disk is kept always (C. Waldspurger et al., "Efficient
 /// MRC Construction with SHARDS", FAST 2015), so that a cache of 1/n of the size sees what the
-/// cache would have seen. A request keeps those of its pieces that are chosen, as several requests
+/// cache would have seen. A request keeps the pieces that are chosen, as several requests
 /// where they are not neighbours; one of `n` flushes is kept.
 pub struct Sample<S> {
     source: S,

@@ -53,7 +53,7 @@ impl BorrowPolicy {
     }
 
     /// Takes from the offers: a list for each, rising, in whole blocks of 4 KiB. Of ranges equally
-    /// long, those of earlier offers and at lower offsets come first. The last one taken is cut, so
+    /// long, earlier offers and lower offsets come first. The last one taken is cut, so
     /// that no more is taken than wanted.
     pub fn choose(&self, offers: &[Offer<'_>]) -> Vec<Vec<Span>> {
         let mut candidates: Vec<(Reverse<u64>, usize, Span)> = Vec::new();

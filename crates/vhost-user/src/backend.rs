@@ -57,7 +57,7 @@ pub(crate) struct Backend {
 struct Vring {
     size: u16,
     base: u16,
-    /// Of descriptors, available ring and used ring, where the front end has them.
+    /// Addresses of descriptors, available ring and used ring, where the front end has them.
     addresses: Option<[u64; 3]>,
     kick: Option<File>,
     enabled: bool,

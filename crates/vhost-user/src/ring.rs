@@ -46,7 +46,7 @@ pub(crate) struct RingSetup {
     pub(crate) kick: OwnedFd,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) device: Arc<dyn Device>,
-    /// Of every write: a driver that does not flush has each of them durable.
+    /// Durability of every write: a driver that does not flush has each of them durable.
     pub(crate) durability: Durability,
     pub(crate) id: [u8; ID],
     pub(crate) observer: Option<Arc<dyn Observer>>,

@@ -132,7 +132,7 @@ impl Abilities {
     }
 }
 
-/// The devices of a machine: ours, and those of its own arguments.
+/// The devices of a machine: ours, and the ones that its own arguments name.
 fn devices(spec: &MachineSpec) -> Vec<String> {
     let mut devices = vec![
         "virtio-blk-pci".to_owned(),

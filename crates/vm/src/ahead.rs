@@ -253,7 +253,8 @@ mod tests {
         assert!(begun.lock().len() > 2, "{begun:?}");
     }
 
-    /// How many extents came beside those of a guest that waits for every eighth one, on a link that takes so many ms.
+    /// How many extents came beside what a guest asked for that waits for every eighth one, on a link that takes
+    /// so many ms.
     async fn beside(took: u64) -> u64 {
         let (demand, came) = (Arc::new(ExtentDemand::default()), Arc::new(Mutex::new(0)));
         let (heard, counted) = (Arc::clone(&demand), Arc::clone(&came));

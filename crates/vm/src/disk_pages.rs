@@ -27,7 +27,7 @@ pub(crate) const WORTH_A_SEARCH: usize = 2048;
 const TOGETHER: u64 = 4;
 /// So many pieces of the disk's manifest are looked at: 3.5 MiB of maps, which may have to be fetched, of some 5 GB.
 const MOST_PIECES: usize = 1 << 16;
-/// Of pages that are alike so many are looked for at the most.
+/// How many pages that are alike are looked for at the most.
 const ALIKE: usize = 16;
 
 /// Whoever knows which chunks can be read without a network.

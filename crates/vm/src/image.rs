@@ -12,7 +12,7 @@
 //! *plane* is the memory's size, rounded up to 256 MiB, so that the manifest's segments belong to one region
 //! each. Memory is base xor delta. So a page that changed a little costs a few bytes of delta, an extent that
 //! did not change is a hole there, and there are no chains: each parcel's delta is against its own base, and
-//! shares its chunks with those of the parcels before it.
+//! shares its chunks with the parcels before it.
 
 use block::{Attempt, BLOCK, Device, Error, ErrorKind, Result, Span};
 use serde::{Deserialize, Serialize};

@@ -96,7 +96,7 @@ impl GuestRam {
         Self::after(directory, size, base, None)
     }
 
-    /// The same, of a machine that was suspended here: some pages are those of the suspension.
+    /// The memory of a machine that was suspended here: some pages are the suspension's.
     ///
     /// # Errors
     /// Any error from the file system.

@@ -13,7 +13,7 @@ const LANGUAGES: [&str; 8] = ["sh", "console", "toml", "json", "xml", "python", 
 pub(crate) struct Block {
     /// The line of its fence in the page, from 1.
     pub(crate) line: usize,
-    /// As its fence says.
+    /// The language that its fence names.
     pub(crate) language: String,
     /// What is in it.
     pub(crate) lines: Vec<String>,

@@ -18,7 +18,7 @@ pub(crate) const LONGEST: usize = 1 << 20;
 /// Random bytes that what is written is taken from, so that most of the processors' time goes to
 /// the server and not into making them: bytes.
 pub(crate) const POOL: usize = 4 << 20;
-/// Of the disk with a file system, MiB.
+/// MiB of the disk with a file system.
 pub(crate) const FILE_SYSTEM: usize = 32;
 /// How long a server may be away.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Clients with a model of their disk, besides the one with a file system.
 const CLIENTS: usize = 49;
-/// Of each disk, MiB.
+/// MiB of each disk.
 const MIB: usize = 16;
 /// The room that all of it has, MiB: more than is ever used, so that it is full when the operator
 /// wants it to be and at no other time.

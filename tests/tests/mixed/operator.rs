@@ -21,7 +21,7 @@ const SPARE: u64 = 16;
 /// What one connection holds, KiB: what was received, and the answer to the longest read that a client here
 /// asks for, while its disk is checked.
 const CONNECTION: u64 = 256 + super::client::LONGEST as u64 / 1024;
-/// Growth of descriptors, besides those of clients, that is no leak yet.
+/// Growth of descriptors, besides the clients', that is no leak yet.
 const DESCRIPTORS: u64 = 16;
 /// How long garbage waits, and how long a server that was killed counts as one that still writes.
 const GRACE: &str = "5s";

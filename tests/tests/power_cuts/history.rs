@@ -25,7 +25,7 @@ struct Version {
 pub(crate) struct History {
     salt: u64,
     image: Arc<Vec<u8>>,
-    /// Of each block all contents, in their order; the first one is the image's.
+    /// All contents of each block, in their order; the first one is the image's.
     blocks: Vec<Vec<Version>>,
     /// Versions that no flush covers yet.
     pending: Vec<(usize, usize)>,

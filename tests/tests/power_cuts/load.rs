@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Disks that are written to all the time.
 const DISKS: u64 = 3;
-/// Of each disk and image, MiB.
+/// MiB of each disk and image.
 const MIB: usize = 4;
 /// Other disks, image versions and snapshots that there are at most.
 const EXTRA: usize = 4;

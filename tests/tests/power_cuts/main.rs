@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// Of the recorded disk, bytes.
+/// Bytes of the recorded disk.
 const SIZE: u64 = 512 << 20;
 /// Failed cuts of which the disk is kept.
 const KEPT: usize = 3;

@@ -20,7 +20,7 @@ enum FileHandle {
     Other(Arc<dyn OpenFile>),
 }
 
-/// An open file that is not the system's. Errors are those of the system calls of the same name; a
+/// An open file that is not the system's. Errors are what the system calls of the same name report; a
 /// lock goes with the last handle.
 #[allow(clippy::missing_errors_doc)] // said once, above
 pub trait OpenFile: fmt::Debug + Send + Sync {

@@ -120,7 +120,7 @@ pub struct DirectoryEntry {
     pub kind: FileType,
 }
 
-/// A file system. Calls may wait for the disk. Errors are those of the system calls of the same name.
+/// A file system. Calls may wait for the disk. Errors are what the system calls of the same name report.
 ///
 /// The tests of this module hold every implementation to the same answers.
 #[allow(clippy::missing_errors_doc)] // said once, above

@@ -68,7 +68,7 @@ struct FiemapExtent {
 /// `_IOWR('f', 11, struct fiemap)`, whose size there is that of the header.
 const FS_IOC_FIEMAP: u32 = 0xC020_660B;
 
-/// Of longer ranges nobody is told whether they are in memory.
+/// The longest range of which anybody is told whether it is in memory, in bytes.
 const MOST_MAPPED: usize = 64 << 20;
 
 /// Extents of which there is no place on the device, or that share it with others: unknown, not allocated

@@ -1,4 +1,4 @@
-//! Locks of an open file description on ranges of bytes. Rustix has only those of a process, which
+//! Locks of an open file description on ranges of bytes. Rustix has only a process's, which
 //! any close of the same file gives up.
 
 #![allow(unsafe_code)]

@@ -2,7 +2,7 @@
 //! of Cache Behavior to Workloads", MICRO 2006, with a single set).
 //!
 //! Beside what the cache holds goes what it would hold under each of the two, names alone. The cache lets
-//! go of what is not among those of the one that missed less lately, and so comes to hold the same.
+//! go of what the one that missed less lately does not hold, and so comes to hold the same.
 //!
 //! LIRS is good where something is used again after a long while, and bad where guests read the same one
 //! after the other and then no more; that is what LRU is for. The defaults come from the loads of
@@ -16,7 +16,7 @@ use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
 use block::Result;
 
-/// Of an id: the cache holds it.
+/// Mark of an id that the cache holds.
 const HELD: u32 = 1;
 /// No id.
 const NOTHING: u32 = u32::MAX;
@@ -28,7 +28,7 @@ const LRU: u8 = 0;
 /// The number of the other one.
 const LIRS: u8 = 1;
 
-/// Of an id: a contender holds or remembers it.
+/// Mark of an id that a contender holds or remembers.
 const fn known(contender: u8) -> u32 {
     2 << contender
 }

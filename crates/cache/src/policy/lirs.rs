@@ -17,13 +17,13 @@ const QUEUE: u8 = 1;
 /// Names of HIR entries that left and are still in the stack.
 const LEFT: u8 = 2;
 
-/// Of an id: neither held nor remembered.
+/// State of an id that is neither held nor remembered.
 const UNKNOWN: u32 = 0;
-/// Of an id: LIR.
+/// State of an id that is LIR.
 const PROVEN: u32 = 1;
-/// Of an id: HIR, and held.
+/// State of an id that is HIR, and held.
 const WAITING: u32 = 2;
-/// Of an id: its name is remembered.
+/// State of an id whose name is remembered.
 const NAME: u32 = 3;
 
 /// The parameters of LIRS.

@@ -16,7 +16,7 @@ pub(super) struct Slotted<A> {
     algorithm: A,
     /// The id of what is in each slot.
     held: Vec<u32>,
-    /// Of each id: the slot while it is held, the name while it is remembered.
+    /// For each id the slot while it is held, the name while it is remembered.
     names: Vec<u32>,
     free: Vec<u32>,
     /// The ids of what is remembered, by name.

@@ -183,7 +183,7 @@ impl LoadLine {
         self.loads(list, urgency, false)
     }
 
-    /// As [`chunks`](Self::chunks), of a boot list's chunks out of its boot copy. Whoever else waits for
+    /// Loads, as [`chunks`](Self::chunks) does, a boot list's chunks out of its boot copy. Whoever else waits for
     /// one of them before its turn came has it from there as well.
     pub(crate) fn copies(&self, list: &[ChunkRef]) -> Vec<ChunkLoad<'_>> {
         self.loads(list, Urgency::Boot, true)

@@ -120,7 +120,7 @@ pub(super) struct LoadQueue {
     /// Chunks that wait, by where they are.
     positions: BTreeMap<Position, LoadKey>,
     requests: HashMap<RequestNumber, LoadRequest>,
-    /// Requests that count as under way, the oldest first; those of no guest among them.
+    /// Requests that count as under way, the oldest first, also requests of no guest.
     under_way: BTreeSet<RequestNumber>,
     unasked: usize,
     depth: Option<LoadDepth>,

@@ -13,11 +13,11 @@ const WINDOW: u64 = 1 << 30;
 const MOST_RUNS: usize = 1 << 16;
 
 /// Whether anybody still waits for a request. What is left of one whose client is gone must not go
-/// on beside those of the next one: a write that is answered to that one would be lost.
+/// on beside the next one's: a write that is answered to that one would be lost.
 pub(super) struct RequestWaiter(Weak<()>);
 
 impl RequestWaiter {
-    /// As long as `request` lives.
+    /// Lasts as long as `request` lives.
     pub(super) fn by(request: &Arc<()>) -> Self {
         Self(Arc::downgrade(request))
     }

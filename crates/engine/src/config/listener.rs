@@ -51,7 +51,7 @@ impl fmt::Display for HttpAccess {
 /// A listener of the configuration: an address, or a table of `address` and `tls`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfiguredListener {
-    /// As the user wrote it.
+    /// The address as the user wrote it.
     pub address: String,
     /// `None`: as all TCP listeners; a unix socket is not encrypted.
     pub tls: Option<TlsMode>,

@@ -93,7 +93,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// Adds a chunk; those of the superblock are met again in their tree.
+    /// Adds a chunk; the superblock's are met again in their tree.
     pub(super) fn add(&mut self, chunk: Chunk) -> Result<(), Refusal> {
         let at = self.0.partition_point(|known| known.logical < chunk.logical);
         if self.0.get(at) == Some(&chunk) {

@@ -69,7 +69,7 @@ pub(super) fn free(
     Ok(list)
 }
 
-/// The bitmaps to read at once, as blocks: that of the first group, and those of the next ones as
+/// The bitmaps to read at once, as blocks: the first group's, and the next ones' as
 /// long as they lie right behind.
 fn run(groups: &[BlockGroup], sb: &ExtSuperblock) -> Span {
     let start = groups[0].block_bitmap;

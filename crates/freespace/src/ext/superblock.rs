@@ -78,7 +78,7 @@ pub(super) struct ExtSuperblock {
     /// Blocks of a cluster; 1 without bigalloc.
     pub(super) ratio: u32,
     pub(super) blocks: u64,
-    /// Free blocks; with bigalloc those of whole clusters.
+    /// Free blocks; with bigalloc, in whole clusters.
     pub(super) free: u64,
     pub(super) first_data: u64,
     pub(super) blocks_per_group: u32,

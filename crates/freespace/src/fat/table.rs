@@ -13,7 +13,7 @@ pub(crate) struct FatTable<'a> {
     offset: u64,
     /// Bytes of an entry: 2 or 4.
     width: u64,
-    /// Entries that count: those of the clusters and the two before them.
+    /// Entries that count: one for each cluster, and the two before them.
     entries: u64,
     page: Vec<u8>,
     page_at: u64,

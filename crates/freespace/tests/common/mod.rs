@@ -100,7 +100,7 @@ pub(crate) fn run(seconds: u32, tool: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("{tool}: {e}; scripts/setup test installs it"))
 }
 
-/// As [`run`], and the tool must succeed; what it printed.
+/// Runs a tool that must succeed, as [`run`] does; gives what it printed.
 pub(crate) fn must(seconds: u32, tool: &str, args: &[&str]) -> String {
     let output = run(seconds, tool, args);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -52,12 +52,12 @@ impl Client {
         &self.name
     }
 
-    /// As whose the servers that it announces are known.
+    /// The owner of the servers that it announces.
     pub(crate) fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// As the rules see it.
+    /// The client as the rules see it.
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -9,7 +9,7 @@ use store::{BootListId, ChunkId, ChunkRef, ManifestId, MapId, Store, boot_list};
 /// What is to be on a medium.
 #[derive(Debug, Clone)]
 pub struct MediaImage {
-    /// As the user called it.
+    /// The name that the user gave.
     pub name: String,
     /// What it is.
     pub kind: RecordKind,
@@ -17,7 +17,7 @@ pub struct MediaImage {
     pub version: String,
     /// Its content; of a machine, that of its memory.
     pub manifest: ManifestId,
-    /// Of a machine, the content of its disk.
+    /// The content of a machine's disk.
     pub disk: Option<ManifestId>,
     /// What a boot of it reads.
     pub boot_list: Option<BootListId>,

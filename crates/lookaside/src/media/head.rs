@@ -26,7 +26,7 @@ pub(super) struct FileHead {
     pub(super) id: [u8; 32],
     /// Bytes that follow.
     pub(super) len: u32,
-    /// Of a map, the number of its kind; of a pack, 0.
+    /// The number of a map's kind; 0 for a pack.
     pub(super) kind: u32,
 }
 

@@ -16,7 +16,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"SOJMMAP\n";
 pub(crate) struct MapFile {
     pub(super) number: u32,
     pub(super) id: MapId,
-    /// Of the object, in bytes.
+    /// Bytes of the object.
     pub(super) len: u32,
 }
 

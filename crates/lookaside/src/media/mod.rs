@@ -89,7 +89,7 @@ pub struct MediaListing {
     pub chunks: u64,
     /// How many of them are on the medium.
     pub present: u64,
-    /// Of the chunks that come first, how many are.
+    /// How many of the chunks that come first are there.
     pub boot_present: u64,
     /// Its maps: manifests and boot list.
     pub maps: u64,

@@ -41,7 +41,7 @@ pub(super) fn short(id: &ChunkId) -> [u8; 8] {
 pub(crate) struct PackFile {
     pub(super) number: u32,
     pub(super) id: PackId,
-    /// Of the file, in bytes.
+    /// Bytes of the file.
     pub(super) len: u64,
     pub(super) rows: Vec<ChunkRow>,
     /// It is in the index file, so all of it was there once.

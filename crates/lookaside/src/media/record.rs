@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 4, … | length of a JSON object; the object |
 //! | 4 | n, number of chunks |
-//! | n times 8 | the first bytes of each chunk's id; those of the boot list first |
+//! | n times 8 | the first bytes of each chunk's id; the boot list's first |
 //! | 4 | from version 2 on: m, number of maps |
 //! | m times 8 | the first bytes of each map's id |
 
@@ -53,7 +53,7 @@ impl fmt::Display for RecordKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MediaRecord {
-    /// As the user called it: an image without a version, or a machine without a number, is its newest one at
+    /// The name that the user gave: an image without a version, or a machine without a number, is its newest one at
     /// each writing.
     pub name: String,
     /// What it is.
@@ -66,7 +66,7 @@ pub struct MediaRecord {
     pub size: u64,
     /// When it was written, in Unix seconds.
     pub written: u64,
-    /// Chunks that come first: those of its boot list, or of a machine's resume set.
+    /// Chunks that come first: its boot list's, or a machine's resume set's.
     pub boot_chunks: u64,
 }
 

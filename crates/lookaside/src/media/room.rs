@@ -86,7 +86,7 @@ pub(super) struct MediaRoom {
     /// Bytes of the index file that is to come, and what the one before takes.
     index: u64,
     index_before: u64,
-    /// Of the pack file that is filled now: stored bytes, and bytes of the file.
+    /// Stored bytes and file bytes of the pack file that is filled now.
     pack: (u64, u64),
 }
 

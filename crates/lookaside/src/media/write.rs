@@ -37,7 +37,7 @@ impl Needed {
 /// What came of one image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WrittenImage {
-    /// As the user called it.
+    /// The name that the user gave.
     pub name: String,
     /// Which version.
     pub version: String,
@@ -45,7 +45,7 @@ pub struct WrittenImage {
     pub chunks: u64,
     /// How many of them are on the medium now.
     pub present: u64,
-    /// Chunks that are read first: those of its boot list, or of a machine's resume set.
+    /// Chunks that are read first: its boot list's, or a machine's resume set's.
     pub boot_chunks: u64,
     /// How many of them are on the medium now.
     pub boot_present: u64,

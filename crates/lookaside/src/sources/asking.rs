@@ -35,9 +35,9 @@ pub(super) enum AskReason {
 
 /// Bytes of a request that was answered.
 pub(super) struct TransferredBytes {
-    /// As it was asked for: by these times are learned.
+    /// Bytes that were asked for: by these, times are learned.
     pub(super) asked: u64,
-    /// As they were moved.
+    /// Bytes that were moved.
     pub(super) bytes: u64,
     /// Decompressed.
     pub(super) plain: u64,

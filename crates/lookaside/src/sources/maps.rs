@@ -53,7 +53,7 @@ impl MapLookup for Sources {
     }
 }
 
-/// As what a source is asked for a map.
+/// The role in which a source is asked for a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answerer {
     /// It claims to have it.

@@ -10,7 +10,7 @@ use store::{ChunkRef, MapId};
 struct Bars {
     now: Duration,
     store: Duration,
-    /// Of peers: what the store would take if all who share the link read from there.
+    /// The peers' time: what the store would take if all who share the link read from there.
     peers: Duration,
 }
 

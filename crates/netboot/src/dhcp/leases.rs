@@ -103,7 +103,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// The leases of a range, with those of an earlier time that are in it. They last for so many
+    /// The leases of a range, with earlier ones that are in it. They last for so many
     /// seconds. `own` is this server's address.
     pub fn new(range: AddressRange, own: Ipv4Addr, lasts: u64, earlier: Vec<Lease>) -> Self {
         let (held, by_mac) = (BTreeMap::new(), HashMap::new());

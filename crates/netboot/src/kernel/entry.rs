@@ -60,7 +60,7 @@ pub fn of_grub(text: &str) -> Option<BootEntry> {
     entry.filter(BootEntry::is_plain)
 }
 
-/// The newest kernel by the names that Debian, Fedora and others use, among those of a directory.
+/// The newest kernel of a directory, by the names that Debian, Fedora and others use.
 pub fn of_names(directory: &str, names: &[String]) -> Option<BootEntry> {
     let versions = names.iter().filter_map(|name| name.strip_prefix("vmlinuz-"));
     let version =

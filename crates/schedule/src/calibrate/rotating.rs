@@ -283,7 +283,7 @@ pub fn calibrate(
     report(profile, &random_reads, sectors, seed)
 }
 
-/// Distributions by distance. A bin without reads has those of the nearest one below.
+/// Distributions by distance. A bin without reads takes the distribution of the nearest one below.
 fn fit(accesses: &[MeasuredAccess], count: usize, sector_us: f64, hit_ms: Spread) -> Result<Bins> {
     let mut times = vec![Vec::new(); count];
     for access in accesses {

@@ -4,7 +4,7 @@ use crate::Nanos;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Moments and processes, the earliest first; those of one moment in order of process.
+/// Moments and processes, the earliest first; at one moment, in order of process.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(BinaryHeap<Reverse<(Nanos, u32)>>);
 

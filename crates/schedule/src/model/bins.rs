@@ -66,7 +66,7 @@ impl BinsModel {
         bin(distance).min(self.means.len() - 1)
     }
 
-    /// Milliseconds for the sectors beyond those of the measured reads.
+    /// Milliseconds for the sectors beyond the measured reads.
     fn transfer(&self, request: &DiskRequest) -> f64 {
         let more = f64::from(request.sectors) - f64::from(self.parameters.measured_sectors);
         self.parameters.sector_us * 1e-3 * more

@@ -3,7 +3,7 @@
 use crate::DiskRequest;
 use std::collections::BTreeMap;
 
-/// Waiting requests by first sector; those of one sector in order of age.
+/// Waiting requests by first sector; at one sector, in order of age.
 #[derive(Debug, Default)]
 pub(super) struct Sorted(BTreeMap<(u64, u64), DiskRequest>);
 

@@ -30,7 +30,7 @@ pub struct SimulationSetup<'a> {
     pub outstanding: usize,
     /// Requests to be done in all; the run ends sooner when the load does.
     pub requests: u64,
-    /// Of them, those before the window begins.
+    /// How many of these come before the window begins.
     pub warm_up: u64,
     /// For what the model draws.
     pub seed: u64,

@@ -62,7 +62,7 @@ pub fn directory(home: &Home) -> PathBuf {
 }
 
 impl Paths {
-    /// Of a name that was checked.
+    /// The paths of a disk whose name was checked.
     pub fn new(home: &Home, name: &str) -> Self {
         let at = |end: &str| directory(home).join(format!("{name}{end}"));
         Self { lock: at(".lock"), socket: at(".sock"), nbd: at(".nbd") }

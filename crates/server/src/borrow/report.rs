@@ -33,7 +33,7 @@ pub struct StatusView {
 }
 
 impl StatusView {
-    /// Of a disk that the kernel holds.
+    /// Shows a disk that the kernel holds.
     pub fn mapped(mapped: Mapped) -> Self {
         let mut lent: Vec<(u64, LentView)> = Vec::new();
         for (device, span) in &mapped.lent {

@@ -19,7 +19,7 @@ struct Asset {
     kind: &'static str,
     plain: &'static [u8],
     packed: Vec<u8>,
-    /// Of the plain one.
+    /// The entity tag of the one that is not compressed.
     tag: String,
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Of one that did change, so many times as much of the time: a script that makes disks one by one is not to keep
-/// a processor busy here.
+/// How many times shorter a list is kept that did change: a script that makes disks one by one is not to keep a
+/// processor busy here.
 const WORTH_CHANGED: u32 = 10;
 /// The most time before an answer is made again.
 const MOST: Duration = Duration::from_secs(60);

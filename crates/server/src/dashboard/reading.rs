@@ -18,7 +18,7 @@ const BUSIEST: usize = 12;
 pub(super) struct CounterReading {
     at: Instant,
     pub(super) counters: Counters,
-    /// Of reads and writes, and of each kind.
+    /// Latency of reads and writes together, and of each kind.
     all: LatencyView,
     kinds: BTreeMap<&'static str, LatencyView>,
     /// Hits, and look-ups.

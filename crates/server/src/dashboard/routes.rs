@@ -35,7 +35,7 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Of a server, until `stop`; it needs [`follow`](Self::follow).
+    /// Makes the routes of a server, until `stop`; they need [`follow`](Self::follow).
     /// At most so many `streams` are open at a time.
     pub(crate) fn new(running: &Arc<RunningServer>, stop: Switch, streams: usize) -> Self {
         let sampler = Sampler::new(running, &assets::PAGE, stop, streams);

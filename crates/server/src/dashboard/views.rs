@@ -54,7 +54,7 @@ pub(super) struct ServerLine {
     pub(super) nbd: Vec<String>,
     /// For iSCSI; empty when it does not.
     pub(super) iscsi: Vec<String>,
-    /// As a gateway, or null.
+    /// The address as a gateway, or null.
     pub(super) gateway: Option<String>,
 }
 
@@ -74,9 +74,9 @@ pub(super) struct LivePoint {
     pub(super) held_back: f64,
     pub(super) read_bytes: f64,
     pub(super) written_bytes: f64,
-    /// Of the look-ups of the interval; null when there was none.
+    /// Hits in percent of the look-ups of the interval; null when there was none.
     pub(super) hit_percent: Option<f64>,
-    /// Of reads and writes together; null when there was none.
+    /// Latency of reads and writes together; null when there was none.
     pub(super) latency: Option<PointTimes>,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct LiveRow {
 /// All disks of the home.
 #[derive(Debug, Serialize)]
 pub(super) struct DiskList {
-    /// As in `status`, when the list was read.
+    /// The number that `status` gave when the list was read.
     pub(super) changes: u64,
     pub(super) disks: Vec<DiskRow>,
 }

@@ -52,7 +52,7 @@ pub(super) enum ImageRequest {
 struct CarriedOut;
 
 impl HttpApi {
-    /// Of a server.
+    /// Makes the API of a server.
     pub(crate) fn new(running: &Arc<RunningServer>) -> Self {
         let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
         let (changes, looks) = (Arc::new(changes), Arc::new(looks));

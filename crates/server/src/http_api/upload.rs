@@ -24,7 +24,7 @@ pub(super) struct Upload<B> {
     body: Pin<Box<B>>,
     /// What came and was not taken yet.
     rest: Bytes,
-    /// Bytes that came, and those of them in this piece.
+    /// Bytes that came, and how many of them in this piece.
     came: u64,
     of_piece: usize,
     /// How long is still waited for this piece.

@@ -31,7 +31,7 @@ enum ServerEvent {
 /// A client that asks.
 struct SimulatedClient {
     script: usize,
-    /// Its chunks are those of the trace, this many copies on.
+    /// Its chunks are the trace's, this many copies on.
     copy: u32,
     next: usize,
     sent: u64,

@@ -34,7 +34,7 @@ pub(super) struct ClientRequest {
     pub(super) offset: u64,
     pub(super) length: u32,
     pub(super) disk: u32,
-    /// Of the touched chunks; none where the request needs no image.
+    /// The touched chunks; none where the request needs no image.
     pub(super) touched: Range<u32>,
 }
 

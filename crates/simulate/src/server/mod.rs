@@ -63,7 +63,7 @@ pub struct ServerSetup {
 /// When a client sends its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientPace {
-    /// As long after an answer as in the trace.
+    /// Waits as long after an answer as in the trace.
     Trace,
     /// So many nanoseconds after an answer.
     Pause(u64),
@@ -99,7 +99,7 @@ pub struct ServerOutcome {
     pub response: f64,
     /// Look-ups in the block cache that hit, of all clients' reads.
     pub hits: u64,
-    /// Look-ups that did not; as the server counts them, those of read-ahead and boot lists among them.
+    /// Look-ups that did not; as the server counts them, with read-ahead and boot lists.
     pub misses: u64,
     /// Look-ups that found their chunk on its way for somebody else: among the misses.
     pub shared: u64,

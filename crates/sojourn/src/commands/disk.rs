@@ -367,7 +367,7 @@ async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
 }
 
 /// Removes the old snapshots of a disk; returns their names. Damaged ones stay: nobody can tell how old
-/// they are. So do those of suspended machines, which are removed with their parcels.
+/// they are. So do suspended machines' snapshots, which are removed with their parcels.
 async fn prune(args: &PruneArgs, disk: &DiskView, site: &Site) -> Result<Vec<String>> {
     let store = match site {
         Site::Home(home) => Some(open_store(home, &Config::of(home)?).await?),

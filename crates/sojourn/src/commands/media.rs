@@ -121,7 +121,7 @@ pub(crate) struct RemoveArgs {
     /// The directory that was written to
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// As `media list` shows it
+    /// The name that `media list` shows
     #[arg(value_name = "NAME")]
     name: String,
 }

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, or encrypted, with
     /// nbds:// and ?tls-certificates=DIR
     pub(crate) target: Uri,
-    /// How many clients to emulate [default: those of the trace]
+    /// How many clients to emulate [default: the trace's]
     #[arg(long, value_name = "N")]
     pub(crate) clients: Option<u32>,
     /// How many connections carry clients that share exports [default: one for each client]

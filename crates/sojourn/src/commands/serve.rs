@@ -118,7 +118,7 @@ pub(crate) struct Args {
     /// Have every export behave like this disk: a shipped profile, or a file
     #[arg(long, value_name = "PROFILE")]
     pub(crate) throttle: Option<String>,
-    /// As --throttle, but everything takes so many times as long
+    /// Like --throttle, but everything takes so many times as long
     #[arg(long, value_name = "TIMES", requires = "throttle")]
     pub(crate) throttle_times: Option<f64>,
     /// Have this part of reads and writes fail, such as 1e-6

@@ -1,5 +1,5 @@
 //! The boots of guests that are in the repository, through the commands that a user would give. The
-//! curves' figures are those of another implementation.
+//! curves' figures come from another implementation.
 
 use crate::common::Lab;
 

@@ -116,8 +116,8 @@ impl CollectionState {
         Ok(Self { sequence: record.sequence, lists: document.lists })
     }
 
-    /// As [`load`](Self::load); of a damaged record what is still known: its number, and the lists that
-    /// are there, which count as swept when they were written. Also gives what is wrong with it.
+    /// Loads as [`load`](Self::load) does; of a damaged record what is still known: its number, and the lists
+    /// that are there, which count as swept when they were written. Also gives what is wrong with it.
     pub(crate) async fn load_despite_damage(store: &Store) -> Result<(Self, Option<Error>)> {
         let error = match Self::load(store).await {
             Ok(state) => return Ok((state, None)),
@@ -136,7 +136,7 @@ impl CollectionState {
         Ok((Self { sequence, lists }, Some(error)))
     }
 
-    /// As [`replace`](Self::replace), where the record of this state is damaged.
+    /// Replaces as [`replace`](Self::replace) does, where the record of this state is damaged.
     pub(crate) async fn replace_damaged(&self, store: &Store, lists: Vec<List>) -> Result<Self> {
         let (lists, body) = Self::body(store, lists)?;
         let record = store.refs().follow(RefKind::Gc, NAME, self.sequence, body).await?;

@@ -147,7 +147,7 @@ pub(crate) async fn take(store: &Store) -> Result<Census> {
     Ok(census)
 }
 
-/// Lists all records but those of collections, and the keys that are none.
+/// Lists all records but the collections', and the keys that are none.
 async fn rows(store: &Store) -> Result<(Rows, Vec<String>)> {
     let (mut rows, mut strange) = (Rows::new(), Vec::new());
     for meta in objects::list(store.backend(), REFS).await? {

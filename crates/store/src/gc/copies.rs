@@ -60,7 +60,7 @@ async fn chunks(store: &Store, pack: PackId, size: u32) -> Result<Vec<ChunkRef>>
     }
 }
 
-/// As [`only`], of these chunks.
+/// Does what [`only`] does, for these chunks.
 async fn only_in(
     store: &Store,
     marks: &Marks,

@@ -48,7 +48,7 @@ impl Builder {
         Self::reusing(BytesMut::new())
     }
 
-    /// As [`new`](Self::new), in the memory of a pack that was written.
+    /// Begins a pack as [`new`](Self::new) does, in the memory of one that was written.
     pub(crate) fn reusing(mut bytes: BytesMut) -> Self {
         bytes.clear();
         let head =

@@ -20,7 +20,7 @@ pub(super) struct PackHead {
     pub(super) magic: [u8; 8],
     pub(super) version: U16,
     pub(super) flags: U16,
-    /// Of a newer format: of the bytes before it. Else 0.
+    /// Checksum of the bytes before it, in a newer format; else 0.
     pub(super) checksum: U32,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Trailer {
     pub(super) len: U64,
     /// Any number: gives the pack another id, and is 0 unless that is needed.
     pub(super) salt: U32,
-    /// Of the index and of the trailer's fields before this one.
+    /// Checksum of the index and of the trailer's fields before this one.
     pub(super) checksum: U32,
     pub(super) magic: [u8; 8],
 }
@@ -124,7 +124,7 @@ pub(crate) fn check_version(key: &str, first: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// As [`check_version`], of a pack of `size` bytes that is in a store. It may be longer than those that
+/// Checks, as [`check_version`] does, a pack of `size` bytes that is in a store. It may be longer than the ones that
 /// this build reads.
 ///
 /// # Errors

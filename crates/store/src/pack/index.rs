@@ -48,7 +48,7 @@ impl PackIndex {
         }
     }
 
-    /// As [`load`](Self::load); one of a newer format counts as damaged.
+    /// Loads as [`load`](Self::load) does; one of a newer format counts as damaged.
     async fn load_known(
         backend: &dyn ObjectStore,
         settings: &Settings,
@@ -120,7 +120,7 @@ impl PackIndex {
         Ok(Self { id, entries })
     }
 
-    /// As [`decode`](Self::decode), of a whole pack whose name is that of its index.
+    /// Decodes, as [`decode`](Self::decode) does, a whole pack whose name is that of its index.
     pub(crate) fn decode_unnamed(settings: &Settings, bytes: &[u8]) -> Result<Self> {
         let salt = Trailer::ref_from_suffix(bytes).map_or(0, |(_, trailer)| trailer.salt.get());
         let id = id_of(settings, index_in(bytes).unwrap_or_default(), salt);

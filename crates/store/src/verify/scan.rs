@@ -62,7 +62,7 @@ pub async fn store(
     scan.finish().await
 }
 
-/// As [`store`], but for the packs' content and what no name needs: what has to be sound before
+/// Verifies as [`store`] does, but not the packs' content nor what no name needs: what has to be sound before
 /// anybody can tell which chunks are needed.
 pub(crate) async fn maps(store: &Store) -> Result<StoreVerifyReport> {
     let mut scan = VerifyScan::new(store, &VerifyOptions::default(), &())?;

@@ -43,7 +43,7 @@ pub(super) struct ColumnNames {
     /// By number; empty where it was not asked for yet.
     given: Vec<String>,
     taken: HashSet<String>,
-    /// Of a name that more than one has: the least number that was not put behind it yet.
+    /// The least number that was not put yet behind a name that more than one has.
     again: HashMap<String, u64>,
 }
 

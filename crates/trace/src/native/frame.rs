@@ -168,7 +168,7 @@ pub(crate) struct TraceIndex {
 }
 
 impl TraceIndex {
-    /// As a frame's payload.
+    /// Encodes it as a frame's payload.
     pub(crate) fn payload(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(INDEX_HEAD + ENTRY * self.entries.len());
         bytes.extend_from_slice(&self.requests.to_le_bytes());

@@ -107,7 +107,7 @@ impl NamesFrame {
         self.clients.is_empty() && self.disks.is_empty()
     }
 
-    /// As a frame's payload.
+    /// Encodes them as a frame's payload.
     pub(crate) fn payload(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|e| Error::internal("a trace's names cannot be written").with_source(e))

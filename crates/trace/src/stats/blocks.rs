@@ -1,5 +1,5 @@
 //! Working set, temporal distance, sharing: what needs to know of every block when it was last
-//! used. Where blocks are too many, those of a part of the hash range are followed, which is halved
+//! used. Where blocks are too many, a part of the hash range is followed, which is halved
 //! whenever memory runs out (SHARDS' fixed-size variant), and each stands for its likes.
 
 use super::StatsOptions;

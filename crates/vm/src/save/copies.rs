@@ -19,7 +19,8 @@ pub(super) struct PageCopies {
     pub(super) new: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The copies of the pages `wanted`, but for those that are zero in the machine and in the base. `lengths` are those of the state and the resume set.
+/// The copies of the pages `wanted`, but for pages that are zero in the machine and in the base. `lengths` has
+/// the state's and the resume set's.
 ///
 /// # Errors
 /// Any error from the source and the store.

@@ -23,7 +23,7 @@ pub enum Nature {
     /// of them, and those that were synced; a sync takes along the names of that file or in that
     /// directory alone. A failed one ends all changes, too.
     Log,
-    /// Not at all: ext4 without a journal. A power cut leaves any of the changes, but those of one name
+    /// Not at all: ext4 without a journal. A power cut leaves any of the changes, but the ones of one name
     /// in their order; the sync of a file takes none along. A file that lost its last name may be gone
     /// although a power cut leaves that name: then the name goes, too. What the failed sync of a directory did not
     /// write is called clean until the directory changes again.

@@ -220,7 +220,7 @@ impl Cfq {
         queue.place = Some((workload, due));
     }
 
-    /// Of two requests of a queue, which one the head comes to sooner; far behind it is last.
+    /// Which of two requests of a queue the head comes to sooner; far behind it is last.
     fn nearer(
         &self,
         from: u64,

@@ -92,7 +92,7 @@ pub(super) struct CfqQueue {
     pub(super) boosted: bool,
 }
 
-/// When a queue is due, in nanoseconds; those of one moment in the order in which they came; its index.
+/// When a queue is due, in nanoseconds; its turn among queues that are due at that moment; its index.
 pub(super) type Due = (i64, u64, usize);
 
 impl CfqQueue {

@@ -76,7 +76,7 @@ pub(super) fn at_end(program: &Command, words: &[String]) -> Option<CompletedNam
     kind(&path, argument).map(|kind| CompletedName { kind, home })
 }
 
-/// What names an argument takes; none for those of something new, and of something else.
+/// What names an argument takes; none for the name of something new, and of something else.
 fn kind(path: &[&str], argument: &Arg) -> Option<NameKind> {
     let id = argument.get_id().as_str();
     if matches!(

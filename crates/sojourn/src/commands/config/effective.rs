@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// A setting.
 #[derive(Debug, Serialize)]
 pub(crate) struct Setting {
-    /// As in `cache.size`.
+    /// The key, such as `cache.size`.
     pub(super) key: &'static str,
     /// Sizes in bytes, times in what the key's name ends in; null where nothing is set and there is no default.
     pub(super) value: Value,

@@ -1,4 +1,4 @@
-//! The clock of this machine beside those of what was made here.
+//! The clock of this machine beside the times of what was made here.
 
 use super::finding::Finding;
 use super::patient::Patient;

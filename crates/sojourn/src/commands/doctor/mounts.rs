@@ -11,7 +11,7 @@ pub(super) struct Mount {
     pub(super) kind: String,
     /// Such as `/dev/sda1`.
     pub(super) source: String,
-    /// Of the mount and of the file system.
+    /// Options of the mount and of the file system.
     pub(super) options: Vec<String>,
 }
 

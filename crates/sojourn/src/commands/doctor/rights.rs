@@ -81,7 +81,7 @@ fn owner(patient: &Patient) -> Option<Finding> {
     })
 }
 
-/// The keys in a directory of certificates, and in those of its clients.
+/// The keys in a directory of certificates, and in its clients' directories.
 fn keys_below(tls: &Path) -> Vec<PathBuf> {
     let clients = files_of(&tls.join("clients"));
     let all = files_of(tls).into_iter().chain(clients.iter().flat_map(|client| files_of(client)));

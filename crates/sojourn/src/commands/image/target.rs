@@ -114,7 +114,7 @@ fn format(args: &ExportArgs, path: &Path) -> Result<Format> {
 /// is there under its own name is whole.
 #[derive(Debug)]
 pub(super) struct Replacement {
-    /// As the user named it.
+    /// The path as the user named it.
     named: PathBuf,
     /// Where links lead from there.
     target: PathBuf,

@@ -83,9 +83,9 @@ pub(crate) struct CacheLoadArgs {
     /// Cache writes too, not only reads
     #[arg(long)]
     writes: bool,
-    /// Which blocks are the same: those of disks made from one image, where the trace names it, until
-    /// a disk writes them; those of one disk for all its clients; those of all disks until a client
-    /// writes them; or none between clients
+    /// Which blocks are the same: on disks made from one image, where the trace names it, until a disk
+    /// writes them; on one disk for all its clients; on all disks until a client writes them; or none
+    /// between clients
     #[arg(long, value_enum, default_value_t = Share::Base)]
     share: Share,
     /// A cache in front of each client, as POLICY:SIZE or SIZE (lru): only its misses go on

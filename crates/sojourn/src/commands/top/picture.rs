@@ -65,7 +65,7 @@ impl ScreenState {
     }
 }
 
-/// Of a screen, characters.
+/// The size of a screen, in characters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) rows: usize,

@@ -42,7 +42,7 @@ pub(super) struct ServerRates {
     /// Stored bytes read from the store in a second.
     pub(super) store_read_bytes: f64,
     pub(super) total: Rates,
-    /// Of the last minute; null before the server has been up for a moment.
+    /// Head-room of the last minute; null before the server has been up for a moment.
     pub(super) head_room: Option<HeadRoomView>,
     /// What is full or slow now, a line each.
     pub(super) troubles: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct DiskNow {
     pub(super) connections: u64,
     #[serde(flatten)]
     pub(super) rates: Rates,
-    /// Of reads and writes together; null when there was none.
+    /// Median of reads and writes together, in µs; null when there was none.
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
     /// Null for an image.
