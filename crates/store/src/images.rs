@@ -175,7 +175,7 @@ async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
     Ok(true)
 }
 
-/// Of each image among `versions` the newest one, by the image's name.
+/// The newest version of each image among `versions`, by the image's name.
 pub fn newest<'a>(
     versions: impl IntoIterator<Item = &'a RefRecord>,
 ) -> HashMap<&'a str, &'a RefRecord> {

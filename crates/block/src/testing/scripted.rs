@@ -65,7 +65,7 @@ pub enum Fault {
 enum Rest {
     /// The call.
     All,
-    /// As many bytes of a write, and then an error.
+    /// A write of so many bytes, and then an error.
     Torn(u64),
     /// Nothing.
     Nothing,

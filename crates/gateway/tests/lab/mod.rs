@@ -50,7 +50,7 @@ pub struct Lab {
     /// What the server reads the store through.
     pub scripted: ScriptedStore,
     is_slow: Arc<AtomicBool>,
-    /// As the server opens it.
+    /// The store as the server opens it.
     pub store: Store,
     pub backend: Arc<dyn ObjectStore>,
     pub gateway: Arc<Gateway>,

@@ -27,7 +27,7 @@ pub enum Access {
 pub struct ReservationType(u8);
 
 impl ReservationType {
-    /// Of its code.
+    /// The type of this code; `None` for a code that no type has.
     pub fn new(code: u8) -> Option<Self> {
         matches!(code, 1 | 3 | 5..=8).then_some(Self(code))
     }

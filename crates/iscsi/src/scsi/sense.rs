@@ -113,7 +113,7 @@ impl Sense {
         }
     }
 
-    /// As bytes in fixed format.
+    /// The bytes of it in fixed format.
     pub fn fixed(&self) -> [u8; 18] {
         let mut bytes = [0; 18];
         (bytes[0], bytes[2], bytes[7]) = (0x70, self.key, 10);
@@ -126,7 +126,7 @@ impl Sense {
         bytes
     }
 
-    /// As bytes in descriptor format.
+    /// The bytes of it in descriptor format.
     pub fn descriptors(&self) -> Vec<u8> {
         let mut bytes = vec![0x72, self.key, self.code.0, self.code.1, 0, 0, 0, 0];
         if let Some(information) = self.information {

@@ -10,7 +10,7 @@ use crate::scsi::{Command, Sense};
 /// A command and what came with it.
 #[derive(Debug)]
 pub(super) struct Task {
-    /// As it came.
+    /// The PDU as it came.
     pub(super) wire: CommandPdu,
     /// What it is.
     pub(super) command: Result<Command, Sense>,

@@ -63,8 +63,8 @@ pub struct ClientOptions {
     pub keepalive: Duration,
     /// What `nbds://` is encrypted with; without it there is no connection to such a URI.
     pub tls: Option<ClientTls>,
-    /// Of which connections this one takes the place. A server that does not know of that is used all the
-    /// same.
+    /// The connections that this one takes the place of. A server that does not know of that is used all
+    /// the same.
     pub reinstates: Option<Reinstatement>,
 }
 

@@ -78,7 +78,7 @@ pub(super) enum Features {
     None,
 }
 
-/// As [`negotiate`], asking for these features.
+/// Negotiates as [`negotiate`] does, asking for these features.
 pub(super) async fn encrypt_and_choose(
     stream: Box<dyn Stream>,
     uri: &Uri,

@@ -110,7 +110,7 @@ pub(super) struct RequestTable {
     answered: u64,
     /// Changes acknowledged without forced unit access.
     acknowledged: u64,
-    /// As many of them are known to be durable.
+    /// How many of them are known to be durable.
     flushed: u64,
     /// The connection was lost when some were not.
     doubtful: bool,

@@ -4,6 +4,7 @@ use super::constants::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_M
 use super::{FieldReader, Parsed};
 use block::{Error, Result};
 
+mod body;
 mod info;
 mod meta;
 mod reinstate;

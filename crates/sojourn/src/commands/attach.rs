@@ -195,7 +195,6 @@ impl Runnable for Attach {
     }
 }
 
-
 /// Serves a home of attached disks.
 pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
     let home = global.home()?;

@@ -30,7 +30,7 @@ pub struct FaultRates {
 
 #[derive(Debug)]
 pub(super) struct Inode {
-    /// Of a file; none for a directory.
+    /// The bytes of a file; none for a directory.
     pub(super) bytes: Option<Bytes>,
     handles: u64,
     modified: Duration,
@@ -111,7 +111,7 @@ impl MachineState {
         self.forget_unnamed();
     }
 
-    /// Of what was not durable, any part stays that may.
+    /// Cuts the power: of what was not durable, any part stays that may.
     pub(super) fn lose_power(&mut self) {
         self.kill();
         let Self { random, names, inodes, .. } = self;

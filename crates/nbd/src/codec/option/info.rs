@@ -1,6 +1,6 @@
 //! What `INFO` and `GO` carry.
 
-use super::request::OptionBody;
+use super::body::OptionBody;
 use crate::codec::{FieldReader, put_counted_text};
 use block::Result;
 

@@ -1,6 +1,6 @@
 //! What `LIST_META_CONTEXT` and `SET_META_CONTEXT` carry.
 
-use super::request::OptionBody;
+use super::body::OptionBody;
 use crate::codec::{FieldReader, put_counted_text};
 use block::Result;
 

@@ -1,6 +1,6 @@
 //! What `REINSTATE`, our own option, carries.
 
-use super::request::OptionBody;
+use super::body::OptionBody;
 use crate::codec::FieldReader;
 use block::Result;
 

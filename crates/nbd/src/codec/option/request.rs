@@ -1,32 +1,11 @@
 //! An option of a client, read and written by the [table](crate::codec::options_table).
 
+use super::body::OptionBody;
 use super::{InfoRequest, MetaRequest, Reinstatement, with_length};
+use crate::codec::FieldReader;
 use crate::codec::constants::{OPTION_MAGIC, option};
 use crate::codec::options_table::for_each_option;
-use crate::codec::{FieldReader, clip};
 use block::Result;
-
-/// What an option carries.
-pub(super) trait OptionBody<'a>: Sized {
-    /// Reads the body of the option `what`, which has exactly the announced length.
-    ///
-    /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when the lengths in it do not add up, or a text is too long or not UTF-8.
-    fn parse(what: &'static str, body: &'a [u8]) -> Result<Self>;
-
-    /// Writes the body.
-    fn put(&self, out: &mut Vec<u8>);
-}
-
-impl<'a> OptionBody<'a> for &'a str {
-    fn parse(what: &'static str, body: &'a [u8]) -> Result<Self> {
-        FieldReader::new(what, body).text(body.len())
-    }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(clip(self).as_bytes());
-    }
-}
 
 /// Makes [`OptionRequest`] from the table.
 macro_rules! option_requests {

@@ -14,7 +14,7 @@ pub(super) struct CheckedRequest {
 }
 
 impl CheckedRequest {
-    /// As an observer is told of it; nothing that moves no data, and nothing about no byte.
+    /// What an observer is told of it; nothing that moves no data, and nothing about no byte.
     #[inline]
     pub(super) fn answered(&self, failed: bool) -> Option<Answered> {
         let action = match self.kind {

@@ -14,7 +14,8 @@ pub(super) type Registered = AsyncFd<Arc<OwnedFd>>;
 /// Registers `socket` with the runtime of the caller, which learns of what `interest` names.
 ///
 /// # Errors
-/// That of the system call.
+/// [`Other`](io::ErrorKind::Other) outside a runtime; the kinds of `epoll_ctl`, such as
+/// [`OutOfMemory`](io::ErrorKind::OutOfMemory).
 pub(super) fn register(socket: Arc<OwnedFd>, interest: Interest) -> io::Result<Registered> {
     // SAFETY: the descriptor must be open, and the same, as long as the registration lives. That
     // owns a share of the `OwnedFd`, which nobody can take out of a share or change: it is closed

@@ -233,7 +233,7 @@ impl ConnectedSocket {
     /// Registers it for reading and writing.
     ///
     /// # Errors
-    /// That of the system call.
+    /// The kinds of [`register`].
     fn ask_for_room(&mut self, cx: &Context<'_>) -> io::Result<()> {
         self.unregister(cx);
         let socket = register(Arc::clone(&self.socket), Interest::READABLE | Interest::WRITABLE)?;

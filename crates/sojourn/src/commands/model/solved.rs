@@ -27,7 +27,7 @@ pub(super) struct ClientsRow {
     pub(super) throughput: f64,
     pub(super) bytes_per_second: f64,
     pub(super) response_ms: f64,
-    /// Of queueing centres.
+    /// Utilisation of queueing centres, by name.
     pub(super) utilisation: BTreeMap<String, f64>,
     pub(super) bottleneck: Option<String>,
 }
