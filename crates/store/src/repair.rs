@@ -18,6 +18,7 @@ mod plan;
 mod rebuild;
 
 use crate::chunk;
+use crate::collection::pin;
 use crate::condemned::Absent;
 use crate::gc;
 use crate::object;
@@ -451,8 +452,9 @@ impl Repair<'_> {
         if plan.there && plan.is_partly_known {
             tracing::warn!(
                 %pack,
-                "a damaged pack stays, as chunks in it may be needed by names or maps that cannot be read; \
-                 repair the store again when those are healed"
+                "a damaged pack stays, as chunks in it may be needed by names or maps that cannot be read, or by \
+                 what another command stores just now; repair the store again when those are healed, and that \
+                 has ended"
             );
         } else if plan.there && !plan.is_layout_known {
             self.unlisted.push(pack);
@@ -465,6 +467,16 @@ impl Repair<'_> {
             self.report.rewritten.push(RewrittenPack { pack, into });
         }
         Ok(())
+    }
+
+    /// Whether another session may have stored what it has not published: no name leads there yet.
+    async fn are_others_at_work(&self) -> Result<bool> {
+        let own = match self.session {
+            Some(session) => session.pin_keys().await,
+            None => Vec::new(),
+        };
+        let pins = pin::list(self.store).await?;
+        Ok(pins.iter().any(|meta| !own.iter().any(|key| key == meta.location.as_ref())))
     }
 
     /// Puts what is found of a bad pack's chunks into new packs, which are not written yet. `needed` are the chunks that

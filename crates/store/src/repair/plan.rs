@@ -85,9 +85,10 @@ impl Repair<'_> {
             true => ReferencedChunks::default(),
             false => self.led_into(&without).await?,
         };
-        // What a name needs that cannot be read now is in no list of needs.
-        let is_partial =
-            led.is_partial || full.faults.iter().any(|fault| names_chunks(&fault.object));
+        // What a name needs that cannot be read now is in no list of needs, nor what a session will publish.
+        let is_partial = led.is_partial
+            || full.faults.iter().any(|fault| names_chunks(&fault.object))
+            || (!without.is_empty() && self.are_others_at_work().await?);
         let plans = bad.iter().zip(read).map(|(pack, (bytes, layout))| {
             let is_layout_known = layout.is_some();
             let layout = layout.unwrap_or_else(|| {

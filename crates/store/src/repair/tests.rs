@@ -188,6 +188,28 @@ async fn a_pack_whose_index_is_lost_stays_while_a_name_cannot_say_what_it_needs(
     }
 }
 
+#[tokio::test]
+async fn a_pack_whose_index_is_lost_stays_while_another_session_may_publish_what_is_in_it() {
+    let lab = lab().await;
+    let before = lab.keys("packs").await;
+    let writer = testing::session(&lab.store).await;
+    let image = Memory::from(noise(9, 30 * 4096));
+    let done = import::from_device(&writer, &image, &()).await.unwrap();
+    let mut new = lab.keys("packs").await;
+    new.retain(|key| !before.contains(key));
+    lab.spoil_index(&new[0]).await;
+    let told = lab.repair(&[]).await;
+    assert!(lab.keys("packs").await.contains(&new[0]), "{told:?}");
+    let (manifest, created) = (Some(done.manifest), testing::NOW);
+    let body = RefBody { manifest, size: done.size, created, labels: BTreeMap::new() };
+    writer.publish(RefKind::Image, "later:1", body).await.unwrap();
+    writer.close(Ok(())).await.unwrap();
+    let told = lab.repair(&[]).await;
+    assert_eq!((told.lost_chunks, told.left.len()), (0, 0), "{told:?}");
+    assert!(!lab.keys("packs").await.contains(&new[0]), "nobody needs it any more: {told:?}");
+    assert!(lab.is_whole().await);
+}
+
 /// A store most of whose image is in a pack that a collection made of another one, and that pack.
 async fn rewritten(seed: u64) -> (Lab, String) {
     let backend = Arc::new(InMemory::new());

@@ -416,13 +416,6 @@ impl Life {
     }
 
     async fn repair(&mut self) -> Outcome {
-        // Known to be wrong, and to be mended: of a pack whose index is damaged, a repair deletes what only
-        // a session needs that has not published yet.
-        if !self.writers.is_empty()
-            && self.lost.keys().any(|path| path.as_ref().starts_with("packs/"))
-        {
-            return Ok(());
-        }
         let before = self.holdings().await?;
         let store = self.store().await?;
         let told = match repair::store(&store, &[], false, &()).await {
