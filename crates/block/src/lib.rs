@@ -66,8 +66,5 @@ pub use size::ByteSize;
 pub use span::Span;
 pub use testing::{Fault, Operation, ScriptedDevice};
 
-/// The name of [`ScriptedDevice`] where it is one for its faults.
-pub type Faulty<D, P> = ScriptedDevice<D, P>;
-
 /// The grain of shadows and of guest I/O accounting, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -4,7 +4,9 @@ use super::zero::RequestWaiter;
 use super::*;
 use async_trait::async_trait;
 use block::conformance::{self, Sequence};
-use block::{Attempt, BLOCK, Durability, ErrorKind, Extent, Fault, Faulty, Memory, Span, ZeroMode};
+use block::{
+    Attempt, BLOCK, Durability, ErrorKind, Extent, Fault, Memory, ScriptedDevice, Span, ZeroMode,
+};
 use proptest::prelude::*;
 use std::fs;
 use std::path::PathBuf;
@@ -89,7 +91,7 @@ fn noise(size: u64) -> Vec<u8> {
 
 /// A base that always has to be waited for.
 fn slow(bytes: Vec<u8>) -> Arc<dyn Device> {
-    Arc::new(Faulty::new(Memory::from(bytes), |_| Fault::None))
+    Arc::new(ScriptedDevice::new(Memory::from(bytes), |_| Fault::None))
 }
 
 #[tokio::test]

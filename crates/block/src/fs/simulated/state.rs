@@ -196,7 +196,7 @@ impl MachineState {
     pub(super) fn need(&mut self, pages: u64) -> io::Result<()> {
         let thousandths = self.faults.no_space;
         if self.used.saturating_add(pages) > self.room || self.strikes(thousandths) {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()));
         }
         Ok(())
     }
