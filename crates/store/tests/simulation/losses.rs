@@ -24,7 +24,7 @@ use std::time::Duration;
 use store::testing::{self, FixedClock, FixedEntropy, NOW, held_chunks};
 use store::{
     Argon2Cost, BootListId, ChunkId, ChunkRef, Grain, ManifestId, NewKey, RefBody, RefKind, Secret,
-    Store, World, bootcopy, bootlist, gc, import, repair,
+    Store, World, boot_copy, boot_list, gc, import, repair,
 };
 
 const HOUR: u64 = 3600;
@@ -90,7 +90,7 @@ impl Named {
         let mut labels = BTreeMap::new();
         labels.extend(self.origin.map(|id| (RefBody::ORIGIN.to_owned(), id.to_string())));
         let list = self.boot_list.as_ref();
-        labels.extend(list.map(|(id, _)| (bootlist::LABEL.to_owned(), id.to_string())));
+        labels.extend(list.map(|(id, _)| (boot_list::LABEL.to_owned(), id.to_string())));
         labels.extend(self.boot_copy.map(|id| (RefBody::BOOT_COPY.to_owned(), id.to_string())));
         let size = self.content.len() as u64;
         RefBody { manifest: Some(self.manifest), size, created: NOW, labels }
@@ -253,9 +253,9 @@ impl Life {
                 let from = from % chunks.len();
                 chunks.rotate_left(from);
                 let ids: Vec<ChunkId> = chunks.iter().map(|at| at.id).collect();
-                named.boot_list = Some((bootlist::write(&session, &ids).await?, ids));
+                named.boot_list = Some((boot_list::write(&session, &ids).await?, ids));
                 if copied {
-                    named.boot_copy = bootcopy::make(&session, chunks).await.ok();
+                    named.boot_copy = boot_copy::make(&session, chunks).await.ok();
                 }
             }
             Ok(named)
@@ -449,7 +449,7 @@ impl Life {
                 }
             }
             if let Some((id, list)) = &named.boot_list {
-                match bootlist::read(&store, id).await {
+                match boot_list::read(&store, id).await {
                     Ok(found) if found == *list => {
                         mapped.insert(list_map(id));
                     }
