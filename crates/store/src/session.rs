@@ -9,7 +9,7 @@
 //! A pin is renewed every hour. One that was not for a day is of a session that died, and is removed;
 //! should its session live after all, it notices and publishes nothing.
 
-use crate::collection::{CollectionState, Pin, pin};
+use crate::collection::{CollectionState, Contents, Pin, pin};
 use crate::condemned::Absent;
 use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
 use block::{Error, Result};
@@ -112,7 +112,10 @@ impl Store {
             };
             let seen = match state {
                 Ok(state) if state.sequence == sequence => match damaged {
-                    Damaged::Refused => state.absent(self).await.map(Some),
+                    Damaged::Refused => match state.contents(self).await {
+                        Ok(lists) if lists.is_outdated => Ok(None),
+                        lists => lists.and_then(Contents::whole).map(Some),
+                    },
                     Damaged::Ignored => state.contents(self).await.map(|lists| Some(lists.absent)),
                 },
                 Ok(_) => Ok(None),

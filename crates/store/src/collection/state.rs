@@ -5,7 +5,7 @@
 //! and their `bytes`, and `swept`: `null`, or when it was swept, in Unix seconds of the store's clock.
 
 use super::{lists, seconds};
-use crate::condemned::Absent;
+use crate::condemned::{Absent, key};
 use crate::id::CondemnedId;
 use crate::object_kind::ObjectKind;
 use crate::{RefBody, RefKind, Store};
@@ -65,17 +65,22 @@ pub(crate) struct CollectionState {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) absent: Absent,
-    /// Lists that are damaged: nobody knows what else is condemned.
+    /// Lists that are damaged, or are to be swept and missing: nobody knows what else is condemned.
     pub(crate) damaged: Vec<(CondemnedId, Error)>,
+    /// There is a newer record: a list that it does not have any more is gone.
+    pub(crate) is_outdated: bool,
 }
 
 impl Contents {
     /// What they name, when all of them can be read.
-    fn whole(self) -> Result<Absent> {
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when one is damaged or missing: it says what to do.
+    pub(crate) fn whole(self) -> Result<Absent> {
         match self.damaged.into_iter().next() {
             None => Ok(self.absent),
             Some((_, error)) => Err(error.context(
-                "nothing can be written to the store while a list of its garbage is damaged; run \
+                "nothing can be written to the store while a list of its garbage is damaged or missing; run \
                  `sojourn gc`, which replaces it",
             )),
         }
@@ -190,36 +195,49 @@ impl CollectionState {
         self.lists.iter().filter(|list| list.swept.is_none())
     }
 
-    /// What counts as absent for whoever has seen this state. A list that is gone names nothing: it
-    /// cannot be swept any more either.
+    /// What counts as absent for whoever has seen this state. A swept list that is gone names nothing: what it
+    /// named is gone, too. One that is still to be swept may come back, and would then take what whoever did not see
+    /// it relies on.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) when a list is damaged: it says what to do; the store's.
+    /// [`Corrupt`](ErrorKind::Corrupt) when a list is damaged, or is to be swept and missing: it says what to do;
+    /// the store's.
     pub(crate) async fn absent(&self, store: &Store) -> Result<Absent> {
-        Self::read(store, self.lists.clone()).await?.whole()
+        self.read(store, self.lists.clone()).await?.whole()
     }
 
     /// What is condemned, and not deleted yet; as [`absent`](Self::absent).
     pub(crate) async fn condemned(&self, store: &Store) -> Result<Absent> {
-        Self::read(store, self.open().cloned().collect()).await?.whole()
+        self.read(store, self.open().cloned().collect()).await?.whole()
     }
 
     /// What all lists name, as far as they can be read.
     pub(crate) async fn contents(&self, store: &Store) -> Result<Contents> {
-        Self::read(store, self.lists.clone()).await
+        self.read(store, self.lists.clone()).await
     }
 
-    async fn read(store: &Store, lists: Vec<List>) -> Result<Contents> {
+    async fn read(&self, store: &Store, lists: Vec<List>) -> Result<Contents> {
         let mut contents = Contents::default();
         let mut lists = stream::iter(lists)
-            .map(|list| async move { (list.id, lists::read(store, list.id.as_bytes()).await) })
+            .map(|list| async move {
+                let read = lists::read(store, list.id.as_bytes()).await;
+                (list, read)
+            })
             .buffer_unordered(CONCURRENCY);
-        while let Some((id, read)) = lists.next().await {
+        while let Some((list, read)) = lists.next().await {
             match read {
                 Ok(items) => contents.absent.add(&items),
                 Err(e) => match e.kind() {
-                    ErrorKind::NotFound => {}
-                    ErrorKind::Corrupt => contents.damaged.push((id, e)),
+                    ErrorKind::NotFound if list.swept.is_some() => {}
+                    ErrorKind::NotFound if contents.is_outdated => {}
+                    ErrorKind::NotFound if Self::newest(store).await? != self.sequence => {
+                        contents.is_outdated = true;
+                    }
+                    ErrorKind::NotFound => {
+                        let missing = format!("{} is missing", key(list.id.as_bytes()));
+                        contents.damaged.push((list.id, Error::corrupt(missing).with_source(e)));
+                    }
+                    ErrorKind::Corrupt => contents.damaged.push((list.id, e)),
                     _ => return Err(e),
                 },
             }

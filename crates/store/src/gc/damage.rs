@@ -51,7 +51,7 @@ impl Round<'_> {
         // In the same order as for a collection.
         let mut listed = self.list().await?;
         let (state, bad_record) = CollectionState::load_despite_damage(store).await?;
-        let Contents { absent, damaged } = state.contents(store).await?;
+        let Contents { absent, damaged, .. } = state.contents(store).await?;
         listed.packs.absent = absent;
         let dead = self.bury(now).await?;
         let census = census::take(store).await?;

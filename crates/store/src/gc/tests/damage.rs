@@ -21,18 +21,40 @@ async fn damage(backend: &Clocked, path: &Path) {
 }
 
 #[tokio::test]
-async fn with_a_damaged_list_no_session_begins_and_the_error_names_it_and_the_remedy() {
-    let (store, backend, list) = condemned().await;
-    damage(&backend, &list).await;
-    for error in [
-        store.session("import").await.unwrap_err(),
-        collect(&store, &GcOptions { dry_run: true, ..now() }, &()).await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.message().contains(list.as_ref()), "{error}");
-        assert!(error.message().contains("`sojourn gc`"), "{error}");
+async fn with_a_damaged_or_lost_list_no_session_begins_and_the_error_names_it_and_the_remedy() {
+    for lost in [false, true] {
+        let (store, backend, list) = condemned().await;
+        match lost {
+            true => backend.delete(&list).await.unwrap(),
+            false => damage(&backend, &list).await,
+        }
+        for error in [
+            store.session("import").await.unwrap_err(),
+            collect(&store, &GcOptions { dry_run: true, ..now() }, &()).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.message().contains(list.as_ref()), "{error}");
+            assert!(error.message().contains("`sojourn gc`"), "{error}");
+        }
+        assert_eq!(count(&backend, "pins").await, 0);
     }
-    assert_eq!(count(&backend, "pins").await, 0);
+}
+
+#[tokio::test]
+async fn a_lost_list_that_comes_back_takes_nothing_that_was_stored_meanwhile() {
+    let (store, backend, list) = condemned().await;
+    let bytes = backend.get(&list).await.unwrap().bytes().await.unwrap();
+    backend.delete(&list).await.unwrap();
+    assert_eq!(gc(&store, GcOptions::default()).await.replaced, [list.to_string()]);
+    // The same as the list names, by a session that has not published it yet.
+    let session = testing::session(&store).await;
+    let body = store_in(&session, &[4, 5]).await;
+    backend.put(&list, bytes.into()).await.unwrap();
+    backend.advance(DAY / 2);
+    gc(&store, now()).await;
+    let made = session.publish(RefKind::Image, "c:1", body).await;
+    session.close(made).await.unwrap();
+    assert_eq!(read(&backend, "c:1").await, image(&[4, 5]));
 }
 
 #[tokio::test]
