@@ -1,9 +1,10 @@
 //! A store whose objects get lost, are damaged and come back, with collections and repairs between;
 //! one in four is encrypted.
 //!
-//! What has to hold: of the chunks that a name or a living session needs, no collection and no repair
-//! loses one that some pack held, and no root, segment or boot list of it; who lost his pin publishes
-//! nothing; and when everything that was lost is back, a repair makes all of it readable.
+//! What has to hold: of the chunks that a name needs, no collection and no repair loses one that some pack
+//! held, of those of a living session none that is where it was stored, and no root, segment or boot list of
+//! either; who lost his pin publishes nothing; and when everything that was lost is back, a repair makes all of
+//! it readable.
 //!
 //! What is not lost here, because only a backup helps: `store.json` and `keys/…`, without which nothing
 //! can be read, and the newest record of a name, which cannot be told from a name that was never made or
@@ -132,7 +133,8 @@ pub(crate) struct Life {
 /// What there is of what names and living sessions need, at some moment.
 struct Holdings {
     /// Each of them, with those of its chunks that some pack gives: by its index, or else where the
-    /// segments of this one say.
+    /// segments of this one say. What is not published yet no collection knows: that is held where it was
+    /// stored, or nowhere.
     needed: Vec<(Named, BTreeSet<ChunkId>)>,
     /// Their roots with segments, and boot lists, that can be read.
     mapped: BTreeSet<String>,
@@ -431,16 +433,17 @@ impl Life {
 
     async fn holdings(&mut self) -> Outcome<Holdings> {
         let store = self.store().await?;
-        let mut needed: Vec<Named> = self.names.values().cloned().collect();
+        let mut needed: Vec<(Named, bool)> =
+            self.names.values().map(|named| (named.clone(), true)).collect();
         for writer in &self.writers {
             if writer.session.check().await.is_ok() {
-                needed.push(writer.named.clone());
+                needed.push((writer.named.clone(), false));
             }
         }
         let listed = held_chunks(&store).await.map_err(text)?;
         let mut mapped = BTreeSet::new();
         let mut holdings = Vec::new();
-        for named in needed {
+        for (named, is_published) in needed {
             for id in named.manifests() {
                 if let Ok(manifest) = store.manifest(&id).await
                     && manifest.chunks().await.is_ok()
@@ -459,7 +462,8 @@ impl Life {
             }
             let mut held = BTreeSet::new();
             for at in &named.chunks {
-                if listed.contains(&at.id) || store.read_chunk(at).await.is_ok() {
+                let is_listed = is_published && listed.contains(&at.id);
+                if is_listed || store.read_chunk(at).await.is_ok() {
                     held.insert(at.id);
                 }
             }
