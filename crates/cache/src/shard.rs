@@ -52,10 +52,11 @@ pub(crate) struct ShardState {
 }
 
 impl ShardState {
+    /// The policy, which is built when it is first asked for.
     #[inline]
     fn policy(&mut self) -> &mut dyn Policy {
-        let entries = expected(self.capacity).max(self.entries as u32);
-        &mut **self.policy.get_or_insert_with(|| self.kind.build(entries))
+        let build = || self.kind.build(expected(self.capacity).max(self.entries as u32));
+        &mut **self.policy.get_or_insert_with(build)
     }
 }
 
