@@ -454,7 +454,7 @@ impl Repair<'_> {
                 %pack,
                 "a damaged pack stays, as chunks in it may be needed by names or maps that cannot be read, or by \
                  what another command stores just now; repair the store again when those are healed, and that \
-                 has ended"
+                 has ended (`sojourn store sessions list` shows it)"
             );
         } else if plan.there && !plan.is_layout_known {
             self.unlisted.push(pack);
@@ -476,7 +476,7 @@ impl Repair<'_> {
             None => Vec::new(),
         };
         let pins = pin::list(self.store).await?;
-        Ok(pins.iter().any(|meta| !own.iter().any(|key| key == meta.location.as_ref())))
+        Ok(pins.iter().any(|meta| !pin::is_among(&own, meta)))
     }
 
     /// Puts what is found of a bad pack's chunks into new packs, which are not written yet. `needed` are the chunks that

@@ -76,6 +76,11 @@ pub(crate) async fn delete(store: &Store, id: &WriterId) -> Result<()> {
     Ok(())
 }
 
+/// Whether a pin has one of these keys.
+pub(crate) fn is_among(keys: &[String], pin: &ObjectMeta) -> bool {
+    keys.iter().any(|key| key == pin.location.as_ref())
+}
+
 /// All pins that a listing shows.
 pub(crate) async fn list(store: &Store) -> Result<Vec<ObjectMeta>> {
     objects::list(store.backend(), ObjectKind::Pin.prefix()).await

@@ -127,7 +127,7 @@ impl Round<'_> {
         let dry = self.options.dry_run;
         let mut swept: BTreeMap<CondemnedId, Vec<List>> = BTreeMap::new();
         for list in state.open() {
-            // A list that is gone counts as old: there is nothing in it.
+            // A list that is gone counts as old: another collection has replaced it.
             let written = listed.lists.get(&list.id).map_or(0, seconds);
             let age = now.saturating_sub(written);
             let grace = self.options.grace.as_secs();

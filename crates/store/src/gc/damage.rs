@@ -29,7 +29,8 @@ use objects::Amount;
 /// What a damaged record is called.
 const RECORD: &str = "refs/gc/store";
 
-/// Replaces the lists that are damaged, and the record of them if it is; returns their keys. Also forgets swept lists that are.
+/// Replaces the lists that are damaged, or missing before they were swept, and the record of them if it is damaged;
+/// returns their keys. Also forgets swept lists that are damaged.
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when others write to the store, whom it names; the
@@ -65,7 +66,7 @@ impl Round<'_> {
             others(&census, &own, &dead).iter().map(|seen| seen.what()).collect();
         if !at_work.is_empty() {
             return Err(Error::conflict(format!(
-                "{first} is damaged, and is replaced only while nothing else is at work on the \
+                "{first} is damaged or missing, and is replaced only while nothing else is at work on the \
                  store: let it end, or if it died wait for --stale, then run `sojourn gc` again; \
                  at work: {}",
                 at_work.join(", ")

@@ -47,7 +47,7 @@ impl Round<'_> {
         let mut dead = pin::list(self.store).await?;
         // Asked for after the listing: it may show a pin that the collection has renewed meanwhile.
         let own = self.session.pin_keys().await;
-        dead.retain(|meta| !is_among(&own, meta) && census::silent(meta, now) >= stale);
+        dead.retain(|meta| !pin::is_among(&own, meta) && census::silent(meta, now) >= stale);
         if !self.options.dry_run {
             let keys = dead.iter().map(|meta| meta.location.to_string()).collect();
             sweep::delete(self.store, keys).await?;
@@ -99,13 +99,7 @@ pub(super) fn others<'c>(
 ) -> Vec<&'c ListedPin> {
     let gone = |seen: &ListedPin| dead.iter().any(|meta| meta.location == seen.meta.location);
     let pins = census.pins.iter();
-    pins.filter(|seen| !is_among(own, &seen.meta) && !gone(seen)).collect()
-}
-
-/// Whether an object has one of these keys.
-fn is_among(keys: &[String], meta: &ObjectMeta) -> bool {
-    let key: &str = meta.location.as_ref();
-    keys.iter().any(|known| known == key)
+    pins.filter(|seen| !pin::is_among(own, &seen.meta) && !gone(seen)).collect()
 }
 
 /// An object as a list of condemned ones names it.
