@@ -1,10 +1,13 @@
 //! A store whose objects get lost, are damaged and come back, with collections and repairs between;
 //! one in four is encrypted.
 //!
-//! What has to hold: of the chunks that a name needs, no collection and no repair loses one that some pack
-//! held, of those of a living session none that is where it was stored, and no root, segment or boot list of
-//! either; who lost his pin publishes nothing; and when everything that was lost is back, a repair makes all of
-//! it readable.
+//! What has to hold:
+//!
+//! * Collections and repairs lose no chunk that a name needs and some pack holds.
+//! * They lose no chunk of a living session that is still where the session stored it.
+//! * They lose no root, segment or boot list of a name or of a living session.
+//! * A session that lost its pin publishes nothing.
+//! * When everything that was lost is back, a repair makes all of it readable.
 //!
 //! What is not lost here, because only a backup helps: `store.json` and `keys/…`, without which nothing
 //! can be read, and the newest record of a name, which cannot be told from a name that was never made or
