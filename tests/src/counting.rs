@@ -206,9 +206,10 @@ pub fn numbers(said: &str) -> Numbers {
     Numbers(numbers)
 }
 
-/// Whether a process runs, and is no zombie.
+/// Whether a process runs. A zombie does not, once the last of its threads has let go of its files and locks.
 pub fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    state.is_some_and(|state| state != 'Z')
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    state.is_some_and(|state| state != 'Z' || threads() > 1)
 }

@@ -1,6 +1,7 @@
 //! What happens to the server: everything that operators and accidents do.
 
 use rustix::process::{Pid, Signal, kill_process};
+use sojourn_tests::counting::is_alive;
 use sojourn_tests::tool::texts;
 use sojourn_tests::{Home, Server, SmallFileSystem};
 use std::collections::{BTreeMap, VecDeque};
@@ -132,15 +133,7 @@ impl<'a> Operator<'a> {
         let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         kill_process(process, signal).expect("the server's process");
         let end = Instant::now() + PATIENCE;
-        // One that is our child stays until it is waited for, and its first thread may be gone while
-        // others still hold its files.
-        let runs = || {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let gone = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
-            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-            !gone || threads.is_ok_and(|threads| threads.count() > 1)
-        };
-        while runs() {
+        while is_alive(process.as_raw_nonzero().get()) {
             assert!(Instant::now() < end, "the server does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
