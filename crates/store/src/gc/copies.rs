@@ -1,12 +1,14 @@
-//! Looking, before packs are deleted, whether one of them has the only sound copy of a chunk.
+//! Looking, before packs are deleted, whether one of them has the only copy of a chunk that is of use.
 //!
 //! Marks say that each chunk which something refers to is in a pack that stays. Whether it can be read
 //! there they do not say: that pack may be damaged. So what is in use and also in a pack that goes is
-//! read where it stays: above all what was moved out of packs that were rewritten.
+//! read where it stays: what maps name in the pack itself, where `moved` objects lead readers from there;
+//! of what maps name elsewhere, any copy that they name.
 
 use super::marked::{Marks, ReferencedChunk};
+use crate::moved::{MAX_STEPS, Moved};
 use crate::pack::{self, PackIndex};
-use crate::{ChunkRef, Encoding, PackId, Store, verify};
+use crate::{ChunkRef, Encoding, PackId, Store, heal, rewritten, verify};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
@@ -17,6 +19,12 @@ const BATCH: usize = 1 << 18;
 /// Indexes that are read at the same time.
 const CONCURRENCY: usize = 16;
 
+/// The packs that are about to be deleted, and what leads on from them.
+struct Leaving {
+    packs: HashSet<PackId>,
+    moved: HashMap<PackId, Moved>,
+}
+
 /// Which of the packs, which are about to be deleted and have so many bytes, must stay, and why.
 ///
 /// # Errors
@@ -26,7 +34,8 @@ pub(super) async fn only(
     marks: &Marks,
     packs: &[(PackId, u32)],
 ) -> Result<HashMap<PackId, Error>> {
-    let going: HashSet<PackId> = packs.iter().map(|(pack, _)| *pack).collect();
+    let ids: HashSet<PackId> = packs.iter().map(|(pack, _)| *pack).collect();
+    let leaving = Leaving { moved: moved_out_of(store, marks, &ids).await?, packs: ids };
     let mut only = HashMap::new();
     let mut batch: Vec<ChunkRef> = Vec::new();
     let mut loads = stream::iter(packs.to_vec())
@@ -35,11 +44,40 @@ pub(super) async fn only(
     while let Some(chunks) = loads.next().await {
         batch.extend(chunks?);
         if batch.len() >= BATCH {
-            only_in(store, marks, &going, &std::mem::take(&mut batch), &mut only).await?;
+            only_in(store, marks, &leaving, &std::mem::take(&mut batch), &mut only).await?;
         }
     }
-    only_in(store, marks, &going, &batch, &mut only).await?;
+    only_in(store, marks, &leaving, &batch, &mut only).await?;
     Ok(only)
+}
+
+/// The `moved` objects that lead readers from packs on, step by step. One that cannot be read leads nowhere.
+async fn moved_out_of(
+    store: &Store,
+    marks: &Marks,
+    packs: &HashSet<PackId>,
+) -> Result<HashMap<PackId, Moved>> {
+    let mut known: HashMap<PackId, Moved> = HashMap::new();
+    let mut asked: HashSet<PackId> = HashSet::new();
+    let mut work: Vec<PackId> = packs.iter().copied().collect();
+    for _ in 0..MAX_STEPS {
+        work.retain(|pack| marks.rewritten.contains_key(pack) && asked.insert(*pack));
+        let mut loads = stream::iter(std::mem::take(&mut work))
+            .map(|pack| async move { (pack, rewritten::load(store, &pack).await) })
+            .buffer_unordered(CONCURRENCY);
+        while let Some((pack, load)) = loads.next().await {
+            match load {
+                Ok(None) => {}
+                Ok(Some(moved)) => {
+                    work.extend(moved.chunks().map(|at| at.pack));
+                    known.insert(pack, moved);
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(known)
 }
 
 /// What a pack of `size` bytes has; nothing when nobody can tell any more.
@@ -64,7 +102,7 @@ async fn chunks(store: &Store, pack: PackId, size: u32) -> Result<Vec<ChunkRef>>
 async fn only_in(
     store: &Store,
     marks: &Marks,
-    going: &HashSet<PackId>,
+    leaving: &Leaving,
     chunks: &[ChunkRef],
     only: &mut HashMap<PackId, Error>,
 ) -> Result<()> {
@@ -75,7 +113,7 @@ async fn only_in(
     let wanted: HashSet<[u8; 8]> = chunks.iter().map(|at| at.id.short()).collect();
     for (id, kept) in marks.places().filter(|(id, _)| wanted.contains(id)) {
         let stays = used.entry(id).or_default();
-        if !going.contains(&kept.pack) {
+        if !leaving.packs.contains(&kept.pack) {
             stays.push(kept);
         }
     }
@@ -84,29 +122,35 @@ async fn only_in(
         let ReferencedChunk { pack, offset, stored } = *kept;
         ChunkRef { pack, offset, stored, encoding: Encoding::of(stored, at.len, sealed), ..*at }
     };
-    let mut places: HashSet<ChunkRef> = HashSet::new();
-    for at in chunks {
-        let kept = used.get(&at.id.short()).into_iter().flatten();
-        places.extend(kept.map(|kept| elsewhere(at, kept)));
-    }
-    let mut sound = HashSet::new();
+    // Where a chunk that is in use has to be sound, in one place at the least; none when nothing uses it.
+    let stays = |at: &ChunkRef| -> Option<Vec<ChunkRef>> {
+        if marks.chunk(at) {
+            let steps = heal::target(&leaving.moved, at).into_iter();
+            return Some(steps.filter(|step| !leaving.packs.contains(&step.pack)).collect());
+        }
+        let kept = used.get(&at.id.short())?;
+        Some(kept.iter().map(|kept| elsewhere(at, kept)).collect())
+    };
+    let places: HashSet<ChunkRef> = chunks.iter().filter_map(stays).flatten().collect();
     let mut places: Vec<ChunkRef> = places.into_iter().collect();
     // In an order that does not depend on chance: a simulation takes the same course again.
     places.sort_unstable_by_key(|at| (at.pack, at.offset));
+    let mut sound: HashSet<ChunkRef> = HashSet::new();
     for (at, outcome) in verify::read(store, places).await? {
         if outcome.is_ok() {
-            sound.insert(at.id);
+            sound.insert(at);
         }
     }
     for at in chunks {
-        let Some(kept) = used.get(&at.id.short()) else { continue };
-        let is_last = !sound.contains(&at.id) && !only.contains_key(&at.pack);
+        let Some(stays) = stays(at) else { continue };
+        let is_last =
+            !stays.iter().any(|place| sound.contains(place)) && !only.contains_key(&at.pack);
         if is_last && store.read_at(at).await.is_ok() {
-            let bad = kept.iter().map(|kept| pack::path(&kept.pack).to_string());
-            let bad: Vec<String> = bad.collect();
+            let bad: Vec<String> =
+                stays.iter().map(|place| pack::path(&place.pack).to_string()).collect();
             let why = Error::corrupt(format!(
-                "object {} is kept, as it has the only sound copy of chunk {}, which is in use and cannot \
-                 be read in {}; heal the store with \"sojourn repair\"",
+                "object {} is kept, as it has the only sound copy that maps lead to of chunk {}, which is in \
+                 use and cannot be read in {}; heal the store with \"sojourn repair\"",
                 pack::path(&at.pack),
                 at.id,
                 if bad.is_empty() { "any other pack".to_owned() } else { bad.join(", ") }

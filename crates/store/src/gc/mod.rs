@@ -16,7 +16,7 @@
 //! | `mark` | what is reachable from the names |
 //! | `marked` | what was found to be in use, and what cannot be judged |
 //! | `lost` | chunks that are not where maps say |
-//! | `copies` | whether a pack that goes has the only sound copy of a chunk |
+//! | `copies` | whether a pack that goes has the only copy of a chunk that is of use |
 //! | `rewrite` | moving what is in use out of packs that are mostly garbage |
 //! | `sweep` | deleting what was condemned |
 //! | `damage` | lists that were damaged |

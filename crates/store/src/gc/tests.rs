@@ -420,6 +420,34 @@ async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
 }
 
 #[tokio::test]
+async fn a_rewritten_pack_stays_while_maps_lead_to_a_damaged_one_although_a_third_has_the_chunk() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2]).await;
+    remove(&store, "a:1").await;
+    let before = objects::list(&backend, pack::PREFIX).await.unwrap();
+    assert_eq!(gc(&store, GcOptions::default()).await.rewritten.objects, 1);
+    let packs = objects::list(&backend, pack::PREFIX).await.unwrap();
+    let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
+    backend.put(&new.unwrap().location, "cut off".into()).await.unwrap();
+    let store = Store::open(Arc::new(backend.clone()), testing::world(9)).await.unwrap(); // knows no index
+    publish(&store, "b:1", &[9, 2]).await;
+    assert_eq!(count(&backend, pack::PREFIX).await, 3, "it is stored again");
+
+    backend.advance(DAY);
+    let report = gc(&store, now()).await;
+    assert!(report.doubts.iter().any(|doubt| doubt.contains("only sound copy")), "{report:?}");
+    assert_eq!(read(&backend, "a:2").await, image(&[2]));
+    // Once the damaged one is as it was, it goes.
+    let repaired = crate::repair::store(&store, &[], false, &()).await.unwrap();
+    assert_eq!((repaired.restored.len(), repaired.left.len()), (1, 0), "{repaired:?}");
+    backend.advance(DAY);
+    gc(&store, now()).await;
+    assert_eq!(read(&backend, "a:2").await, image(&[2]));
+    assert_eq!(count(&backend, pack::PREFIX).await, 2);
+}
+
+#[tokio::test]
 async fn what_could_not_be_judged_stays_condemned() {
     let (store, backend) = fresh().await;
     publish(&store, "a:1", &[1, 2, 3]).await;
