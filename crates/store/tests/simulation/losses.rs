@@ -4,7 +4,7 @@
 //! What has to hold:
 //!
 //! * Collections and repairs lose no chunk that a name needs and some pack holds.
-//! * They lose no chunk of a living session that is still where the session stored it.
+//! * They leave each chunk of a name or of a living session readable that was.
 //! * They lose no root, segment or boot list of a name or of a living session.
 //! * A session that lost its pin publishes nothing.
 //! * When everything that was lost is back, a repair makes all of it readable.
@@ -135,12 +135,19 @@ pub(crate) struct Life {
 
 /// What there is of what names and living sessions need, at some moment.
 struct Holdings {
-    /// Each of them, with those of its chunks that some pack gives: by its index, or else where the
-    /// segments of this one say. What is not published yet no collection knows: that is held where it was
-    /// stored, or nowhere.
-    needed: Vec<(Named, BTreeSet<ChunkId>)>,
+    needed: Vec<NeededChunks>,
     /// Their roots with segments, and boot lists, that can be read.
     mapped: BTreeSet<String>,
+}
+
+/// The chunks of a name, or of what is about to have one.
+struct NeededChunks {
+    named: Named,
+    /// Those that readers find.
+    readable: BTreeSet<ChunkId>,
+    /// Those, too, that only a repair finds: a pack has them in its index, or a boot copy names them. What is
+    /// not published yet no collection knows, so that this is not asked of it.
+    held: BTreeSet<ChunkId>,
 }
 
 type Outcome<T = ()> = Result<T, String>;
@@ -438,16 +445,8 @@ impl Life {
         let store = self.store().await?;
         let mut needed: Vec<(Named, bool)> =
             self.names.values().map(|named| (named.clone(), true)).collect();
-        // What a session relies on while maps or lists of garbage are lost is still to be understood: of some
-        // 30,000 seeds one loses a chunk of it then (SIMULATION_SEED=1795849692014501 without this condition).
-        let is_map = |path: &Path| {
-            ["manifests/", "segments/", "condemned/"]
-                .iter()
-                .any(|maps| path.as_ref().starts_with(maps))
-        };
-        let are_maps_lost = self.lost.keys().any(is_map);
         for writer in &self.writers {
-            if !are_maps_lost && writer.session.check().await.is_ok() {
+            if writer.session.check().await.is_ok() {
                 needed.push((writer.named.clone(), false));
             }
         }
@@ -471,14 +470,19 @@ impl Life {
                     Err(_) => {}
                 }
             }
-            let mut held = BTreeSet::new();
+            let mut readable = BTreeSet::new();
             for at in &named.chunks {
-                let is_listed = is_published && listed.contains(&at.id);
-                if is_listed || store.read_chunk(at).await.is_ok() {
-                    held.insert(at.id);
+                if store.read_chunk(at).await.is_ok() {
+                    readable.insert(at.id);
                 }
             }
-            holdings.push((named, held));
+            let mut held = readable.clone();
+            if is_published {
+                let copied = in_boot_copy(&store, &named).await;
+                let ids = named.chunks.iter().map(|at| at.id);
+                held.extend(ids.filter(|id| listed.contains(id) || copied.contains(id)));
+            }
+            holdings.push(NeededChunks { named, readable, held });
         }
         Ok(Holdings { needed: holdings, mapped })
     }
@@ -487,15 +491,20 @@ impl Life {
     async fn compare(&mut self, before: Holdings, what: &str) -> Outcome {
         let after = self.holdings().await?;
         let same = |a: &Named, b: &Named| a.label() == b.label() && a.manifest == b.manifest;
-        for (named, held) in &after.needed {
+        for NeededChunks { named, readable, held } in &after.needed {
             let label = named.label();
             let lost = |map: &String| before.mapped.contains(map) && !after.mapped.contains(map);
             if let Some(map) = named.maps().into_iter().find(lost) {
                 return Err(format!("{what} lost {map} of {label}"));
             }
-            let was = before.needed.iter().find(|(was, _)| same(was, named));
-            if let Some(id) = was.and_then(|(_, was)| was.difference(held).next()) {
+            let Some(was) = before.needed.iter().find(|was| same(&was.named, named)) else {
+                continue;
+            };
+            if let Some(id) = was.held.difference(held).next() {
                 return Err(format!("{what} lost the last copy of chunk {id} of {label}"));
+            }
+            if let Some(id) = was.readable.difference(readable).next() {
+                return Err(format!("{what} left chunk {id} of {label} unreadable"));
             }
         }
         Ok(())
@@ -596,7 +605,7 @@ impl Life {
     async fn readable(&mut self) -> Outcome {
         let Holdings { needed, mapped } = self.holdings().await?;
         let store = self.store().await?;
-        for (named, held) in &needed {
+        for NeededChunks { named, held, .. } in &needed {
             let label = named.label();
             let found = store.refs().get(named.kind, &named.name).await;
             let found = found.map_err(text)?.ok_or_else(|| format!("{label} is gone"))?;
@@ -623,6 +632,22 @@ impl Life {
         }
         Ok(())
     }
+}
+
+/// The chunks that a name's boot copy gives.
+async fn in_boot_copy(store: &Store, named: &Named) -> BTreeSet<ChunkId> {
+    let mut found = BTreeSet::new();
+    if let Some(copy) = &named.boot_copy
+        && let Ok(manifest) = store.manifest(copy).await
+        && let Ok(chunks) = manifest.chunks().await
+    {
+        for at in chunks {
+            if store.read_copy(&at, None).await.is_ok() {
+                found.insert(at.id);
+            }
+        }
+    }
+    found
 }
 
 /// All bytes of a manifest.
