@@ -96,6 +96,14 @@ mod tests {
                 assert_eq!(wide, None, "{path}: it would be broken where nobody can paste it");
             }
         }
-        check(&Cli::command(), "");
+        let mut program = Cli::command().disable_help_subcommand(true);
+        let abouts = |program: &clap::Command| -> Vec<String> {
+            let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            program.get_subcommands().filter_map(about).collect()
+        };
+        let table = abouts(&program);
+        program.build();
+        assert_eq!(abouts(&program), table, "arguments with a doc comment say that instead");
+        check(&program, "");
     }
 }

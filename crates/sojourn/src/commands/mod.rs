@@ -40,7 +40,7 @@ pub(crate) mod vm;
 
 use crate::output::Output;
 use block::Result;
-use runnable::{Invocation, Runnable};
+use runnable::{Described, Invocation, Runnable, Verbs};
 use server::remote::RemoteServer;
 use std::process::ExitCode;
 
@@ -51,8 +51,11 @@ macro_rules! commands {
     ($($(#[$attribute:meta])* $command:ident($arguments:ty), home: $home:literal;)*) => {
         /// What to do.
         #[derive(Debug, clap::Subcommand)]
+        // The parser hears of a command's arguments or verbs when that is asked for: there are more than a hundred
+        // verbs, and whatever starts waited for them.
+        #[command(defer = true)]
         pub(crate) enum Command {
-            $($(#[$attribute])* $command($arguments),)*
+            $($(#[$attribute])* $command(Described<$arguments>),)*
         }
 
         impl Command {
@@ -63,12 +66,12 @@ macro_rules! commands {
 
             /// Whether root carries it out as the home's owner: [`Runnable::works_as_owner`].
             pub(crate) fn works_as_owner(&self) -> bool {
-                match self { $(Self::$command(arguments) => $home && arguments.works_as_owner(),)* }
+                match self { $(Self::$command(arguments) => $home && arguments.0.works_as_owner(),)* }
             }
 
             /// What it logs without `--log`: [`Runnable::default_log`].
             pub(crate) fn default_log(&self) -> Option<&'static str> {
-                match self { $(Self::$command(arguments) => arguments.default_log(),)* }
+                match self { $(Self::$command(arguments) => arguments.0.default_log(),)* }
             }
 
             /// Carries it out.
@@ -76,7 +79,7 @@ macro_rules! commands {
             /// # Errors
             /// Any error from the command.
             pub(crate) fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
-                match self { $(Self::$command(arguments) => arguments.run(invocation),)* }
+                match self { $(Self::$command(arguments) => arguments.0.run(invocation),)* }
             }
 
             /// Carries it out on a server of another machine.
@@ -85,7 +88,7 @@ macro_rules! commands {
             /// [`Unsupported`](block::ErrorKind::Unsupported) for a command that works here only; any error from
             /// the command.
             pub(crate) fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
-                match self { $(Self::$command(arguments) => arguments.run_on(server, output),)* }
+                match self { $(Self::$command(arguments) => arguments.0.run_on(server, output),)* }
             }
         }
     };
@@ -95,49 +98,37 @@ commands! {
     /// Make a home: configuration, store, room for disks
     Init(init::Args), home: true;
     /// Golden images and their versions
-    #[command(subcommand, arg_required_else_help = true)]
-    Image(image::ImageCommand), home: true;
+    Image(Verbs<image::ImageCommand>), home: true;
     /// Private disks
-    #[command(subcommand, arg_required_else_help = true)]
-    Disk(disk::DiskCommand), home: true;
+    Disk(Verbs<disk::DiskCommand>), home: true;
     /// NBD exports as block devices of this machine
-    #[command(subcommand, arg_required_else_help = true)]
-    Device(device::DeviceCommand), home: false;
+    Device(Verbs<device::DeviceCommand>), home: false;
     /// Virtual machines: suspended here, resumed there
-    #[command(subcommand, arg_required_else_help = true)]
-    Vm(vm::VmCommand), home: true;
+    Vm(Verbs<vm::VmCommand>), home: true;
     /// The store as a whole
-    #[command(subcommand, arg_required_else_help = true)]
-    Store(store::StoreCommand), home: true;
+    Store(Verbs<store::StoreCommand>), home: true;
     /// Use a disk of a distant store on this machine: what is written goes up in the background
     Attach(Box<attach::Attach>), home: true;
     /// Give an attached disk up, once everything is in the store
     Detach(attach::detach::Detach), home: true;
     /// The free blocks of idle disks as private scratch space
-    #[command(subcommand, arg_required_else_help = true)]
-    Borrow(borrow::BorrowCommand), home: true;
+    Borrow(Verbs<borrow::BorrowCommand>), home: true;
     /// The block cache of the running server
-    #[command(subcommand, arg_required_else_help = true)]
-    Cache(cache::CacheCommand), home: true;
+    Cache(Verbs<cache::CacheCommand>), home: true;
     /// Machines that start from the network, and their disks
-    #[command(subcommand, arg_required_else_help = true)]
-    Machine(machine::MachineCommand), home: true;
+    Machine(Verbs<machine::MachineCommand>), home: true;
     /// Let machines without a disk start from this home's disks
     Netboot(netboot::Args), home: true;
     /// Find the servers of this network and what they export
     Discover(discover::Args), home: false;
     /// Certificates of the server and its clients
-    #[command(subcommand, arg_required_else_help = true)]
-    Cert(cert::CertCommand), home: true;
+    Cert(Verbs<cert::CertCommand>), home: true;
     /// Tokens: who may use the HTTP API, and for what
-    #[command(subcommand, arg_required_else_help = true)]
-    Token(token::TokenCommand), home: true;
+    Token(Verbs<token::TokenCommand>), home: true;
     /// What the configuration says, and what is wrong with it
-    #[command(subcommand, arg_required_else_help = true)]
-    Config(config::ConfigCommand), home: true;
+    Config(Verbs<config::ConfigCommand>), home: true;
     /// Keys, trees and images that answer in place of the store
-    #[command(subcommand, arg_required_else_help = true)]
-    Media(media::MediaCommand), home: true;
+    Media(Verbs<media::MediaCommand>), home: true;
     /// Delete what no image, disk or snapshot needs any more
     Gc(gc::Args), home: true;
     /// Serve disks and images over NBD
@@ -157,16 +148,13 @@ commands! {
     /// What the running server does now: disks, clients, latencies
     Top(top::Args), home: true;
     /// Traces of block requests
-    #[command(subcommand, arg_required_else_help = true)]
-    Trace(Box<trace::TraceCommand>), home: false;
+    Trace(Box<Verbs<trace::TraceCommand>>), home: false;
     /// Replay a trace by many clients against any NBD server
     Replay(Box<replay::Args>), home: false;
     /// How a server behaves under load, by arithmetic
-    #[command(subcommand, arg_required_else_help = true)]
-    Model(model::ModelCommand), home: false;
+    Model(Verbs<model::ModelCommand>), home: false;
     /// What caches would do under the load of a trace, and disks and their schedulers
-    #[command(subcommand, arg_required_else_help = true)]
-    Simulate(Box<simulate::SimulateCommand>), home: false;
+    Simulate(Box<Verbs<simulate::SimulateCommand>>), home: false;
     /// Measure a disk by reading it, and write a profile for simulate disk
     Calibrate(calibrate::Args), home: false;
     /// How many clients a server holds, and what to buy next

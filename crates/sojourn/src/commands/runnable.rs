@@ -5,6 +5,7 @@ use crate::interrupt;
 use crate::output::Output;
 use crate::runtime::block_on;
 use block::{Error, Result};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use engine::Home;
 use server::remote::RemoteServer;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ pub(crate) struct Invocation<'a> {
     /// What the command prints its result as.
     pub(crate) output: Output,
     /// The whole command line, for commands that describe it.
-    pub(crate) program: fn() -> clap::Command,
+    pub(crate) program: fn() -> Command,
 }
 
 impl Invocation<'_> {
@@ -58,6 +59,61 @@ pub(crate) trait Runnable {
             "with --server there are the commands cache, disk, drain, image, reload and status; run this one on \
              the server's machine",
         ))
+    }
+}
+
+/// The arguments of a row of the table, of which the row says what they are for, and not their own comments.
+#[derive(Debug)]
+pub(crate) struct Described<T>(pub(crate) T);
+
+impl<T: Args> Args for Described<T> {
+    fn augment_args(command: Command) -> Command {
+        let (about, long) = (command.get_about().cloned(), command.get_long_about().cloned());
+        let command = T::augment_args(command).about(None).long_about(None);
+        let command = about.into_iter().fold(command, Command::about);
+        long.into_iter().fold(command, Command::long_about)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        T::augment_args_for_update(command)
+    }
+}
+
+impl<T: Args> FromArgMatches for Described<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(
+        &mut self,
+        matches: &ArgMatches,
+    ) -> std::result::Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+/// A noun's verbs.
+#[derive(Debug, Args)]
+pub(crate) struct Verbs<T: Subcommand> {
+    #[command(subcommand)]
+    verb: T,
+}
+
+impl<T: Subcommand + Runnable> Runnable for Verbs<T> {
+    fn works_as_owner(&self) -> bool {
+        self.verb.works_as_owner()
+    }
+
+    fn default_log(&self) -> Option<&'static str> {
+        self.verb.default_log()
+    }
+
+    fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        self.verb.run(invocation)
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        self.verb.run_on(server, output)
     }
 }
 
