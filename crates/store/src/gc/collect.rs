@@ -108,10 +108,29 @@ impl Round<'_> {
 
         let own = self.session.pin_keys().await;
         let living = others(&census, &own, &dead);
+        self.must_follow_all(&state, &living).await?;
         self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
         let condemned = state.condemned(store).await?;
         self.condemn(&listed, &condemned, &living, now, &marks, &mut report).await?;
         Ok(report)
+    }
+
+    /// Refuses while a session is at work that saw a later record than there is. That one was lost, and the
+    /// next would have its number: nobody could tell any more which of the two the session saw.
+    async fn must_follow_all(&self, state: &CollectionState, living: &[&ListedPin]) -> Result<()> {
+        let ahead = || living.iter().filter(|seen| seen.sequence() > state.sequence);
+        let Some(seen) = ahead().map(|seen| seen.sequence()).max() else { return Ok(()) };
+        // It may have begun after another collection wrote it.
+        if CollectionState::newest(self.store).await? >= seen {
+            return Ok(());
+        }
+        let at_work: Vec<String> = ahead().map(|seen| seen.what()).collect();
+        Err(Error::conflict(format!(
+            "the newest record of garbage collection (refs/gc/store, number {seen}) is lost, and nothing is \
+             collected while who saw it is at work on the store: let it end, or if it died wait for --stale; at \
+             work: {}",
+            at_work.join(", ")
+        )))
     }
 
     /// Deletes what was condemned long enough ago.

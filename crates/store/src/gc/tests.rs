@@ -172,6 +172,35 @@ async fn a_session_keeps_what_it_found_stored_and_a_later_one_does_not_rely_on_i
 }
 
 #[tokio::test]
+async fn nothing_is_collected_while_a_session_saw_a_record_that_is_lost() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1]).await;
+    remove(&store, "a:1").await;
+    assert_eq!(gc(&store, GcOptions::default()).await.found.objects, 3);
+    publish(&store, "b:1", &[2]).await;
+    backend.advance(3600);
+    let session = testing::session(&store).await;
+    let stored = store_in(&session, &[2]).await;
+    remove(&store, "b:1").await;
+    // The next record would have the number that the session saw.
+    let records = objects::list(&backend, "refs/gc").await.unwrap();
+    backend.delete(&records.last().unwrap().location).await.unwrap();
+    backend.advance(3600);
+
+    for _ in 0..2 {
+        let refused = collect(&store, &now(), &()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+        assert!(refused.message().contains("number 1) is lost"), "{refused}");
+    }
+    let published = session.publish(RefKind::Image, "c:1", stored).await.map(drop);
+    session.close(published).await.unwrap();
+    assert_eq!(read(&backend, "c:1").await, image(&[2]));
+    gc(&store, now()).await;
+    assert_eq!(read(&backend, "c:1").await, image(&[2]));
+    assert_eq!(count(&backend, pack::PREFIX).await, 1);
+}
+
+#[tokio::test]
 async fn what_a_session_holds_stays_without_its_name() {
     let (store, backend) = fresh().await;
     publish(&store, "base:1", &[1, 2]).await;

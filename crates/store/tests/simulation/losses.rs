@@ -11,8 +11,10 @@
 //!
 //! What is not lost here, because only a backup helps: `store.json` and `keys/…`, without which nothing
 //! can be read, and the newest record of a name, which cannot be told from a name that was never made or
-//! moved (docs/gc.md). It is damaged, as that shows; older records are lost, too. A pin that was lost
-//! does not come back: its session was told that it is dead.
+//! moved (docs/gc.md). It is damaged, as that shows; older records are lost, too, and that of garbage
+//! collection also when it is the newest. A pin that was lost
+//! does not come back: its session was told that it is dead; nor does a record of garbage collection, as
+//! another one may have taken its place.
 
 use crate::model::{self, Content};
 use block::conformance::Sequence;
@@ -33,7 +35,7 @@ use store::{
 
 const HOUR: u64 = 3600;
 /// What may be deleted: of names, records before the newest.
-const LOSABLE: [&str; 10] = [
+const LOSABLE: [&str; 11] = [
     "packs",
     "segments",
     "manifests",
@@ -44,6 +46,7 @@ const LOSABLE: [&str; 10] = [
     "refs/image",
     "refs/disk",
     "refs/snapshot",
+    "refs/gc",
 ];
 /// What may be damaged.
 const FRAGILE: [&str; 11] = [
@@ -538,7 +541,7 @@ impl Life {
     async fn lose(&mut self) -> Outcome {
         let prefix = LOSABLE[self.dice.below(LOSABLE.len() as u64) as usize];
         let mut keys = self.keys(prefix).await;
-        if prefix.starts_with("refs/") {
+        if prefix.starts_with("refs/") && prefix != "refs/gc" {
             let row = |path: &Path| path.as_ref().rsplit_once('/').map(|(row, _)| row.to_owned());
             let next: Vec<Option<String>> = keys.iter().skip(1).map(row).chain([None]).collect();
             let mut next = next.into_iter();
@@ -546,7 +549,11 @@ impl Life {
         }
         let Some(path) = self.any(&keys) else { return Ok(()) };
         let bytes = self.bytes(&path).await?;
-        self.keep(&path, bytes);
+        if prefix == "refs/gc" {
+            self.lost.remove(&path); // another record may take its place
+        } else {
+            self.keep(&path, bytes);
+        }
         self.backend.delete(&path).await.map_err(text)?;
         self.note(&format!("{path} is lost"));
         Ok(())
