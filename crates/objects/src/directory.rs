@@ -276,6 +276,19 @@ fn put(path: &FsPath, payload: &PutPayload, mode: &PutMode) -> Result<Metadata> 
     }
 }
 
+/// Opens an object. What is no file, such as a socket, is none. (A pipe waits for whoever writes to it, as a file
+/// does on a file system that hangs.)
+fn open(path: &FsPath) -> Result<(File, Metadata)> {
+    let opened = path.open(Open::READ).and_then(|file| Ok((file.metadata()?, file)));
+    let is_other = || path.metadata().is_ok_and(|found| found.kind == FileType::Other);
+    match opened {
+        Ok((found, file)) if found.kind == FileType::File => Ok((file, found)),
+        // A socket cannot be opened.
+        Err(error) if !is_other() => Err(failed(path, error)),
+        _ => Err(failed(path, io::ErrorKind::NotFound.into())),
+    }
+}
+
 fn read(path: &FsPath, file: &File, range: &Range<u64>) -> Result<Bytes> {
     let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     let bytes = file.read_range(range.start, len).map_err(|e| failed(path, e))?;
@@ -319,12 +332,13 @@ fn entries(directory: &FsPath) -> Result<Vec<(DirectoryEntry, FsPath)>> {
     Ok(followed.collect())
 }
 
-/// The object that a file is, if it is one and still there.
+/// The object that a file is, if it is one and still there. A pipe or a socket is none.
 fn object(prefix: &Path, entry: &DirectoryEntry, path: &FsPath) -> Result<Option<ObjectMeta>> {
     let Some(name) = entry.name.to_str().filter(|name| !is_staged(name)) else { return Ok(None) };
     let Some(location) = below(prefix, name) else { return Ok(None) };
     match path.metadata() {
-        Ok(found) => Ok(Some(meta(location, &found))),
+        Ok(found) if found.kind == FileType::File => Ok(Some(meta(location, &found))),
+        Ok(_) => Ok(None),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(failed(path, e)),
     }
@@ -412,12 +426,7 @@ impl ObjectStore for Directory {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (path, location) = (self.path(location)?, location.clone());
         blocking(move || {
-            let file = path.open(Open::READ).map_err(|e| failed(&path, e))?;
-            let found = file.metadata().map_err(|e| failed(&path, e))?;
-            if found.kind == FileType::Directory {
-                let gone = io::Error::from(io::ErrorKind::NotFound);
-                return Err(failed(&path, gone));
-            }
+            let (file, found) = open(&path)?;
             let meta = meta(location, &found);
             options.check_preconditions(&meta)?;
             let range = match &options.range {
@@ -449,7 +458,7 @@ impl ObjectStore for Directory {
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (path, ranges) = (self.path(location)?, ranges.to_vec());
         blocking(move || {
-            let file = path.open(Open::READ).map_err(|e| failed(&path, e))?;
+            let (file, _) = open(&path)?;
             ranges.iter().map(|range| read(&path, &file, range)).collect()
         })
         .await

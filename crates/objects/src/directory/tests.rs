@@ -45,6 +45,26 @@ async fn what_exists_already_is_durable_when_that_was_answered() {
 }
 
 #[tokio::test]
+async fn what_is_no_file_is_no_object() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Directory::new(place.path().into()).unwrap();
+    crate::put_content(&store, KEY, content(), 100).await.unwrap();
+    let packs = place.path().join("packs");
+    let pipe = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, packs.join("pipe"), pipe, 0o600.into(), 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(packs.join("socket")).unwrap();
+
+    let listed: Vec<_> = store.list(Some(&"packs".into())).try_collect().await.unwrap();
+    assert_eq!(listed.iter().map(|meta| meta.location.as_ref()).collect::<Vec<_>>(), [KEY]);
+    let listed = store.list_with_delimiter(Some(&"packs".into())).await.unwrap();
+    assert_eq!(listed.objects.len(), 1);
+    let found = crate::get(&store, "packs/socket", 100).await.unwrap_err();
+    assert_eq!(found.kind(), block::ErrorKind::NotFound, "{found}");
+    let part = crate::get_range(&store, &"packs/socket".into(), 0, 1).await.unwrap_err();
+    assert_eq!(part.kind(), block::ErrorKind::NotFound, "{part}");
+}
+
+#[tokio::test]
 async fn what_a_listing_of_a_directory_shows_is_durable() {
     let _inline = Inline::on_this_thread();
     for nature in Nature::ALL {
