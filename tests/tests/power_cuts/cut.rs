@@ -6,6 +6,7 @@
 //! can be; other orders give no further one.)
 
 use crate::dice::Dice;
+use crate::file_system::FileSystem;
 use crate::recorder::{Event, zero};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,16 +19,14 @@ pub(crate) struct Cuts {
     base: File,
     path: PathBuf,
     durable: usize,
-    /// Bytes that are written as a whole.
-    sector: usize,
+    file_system: FileSystem,
 }
 
 impl Cuts {
-    /// Begins with the file `base`, the disk as it was before the record. The disk writes `sector` bytes
-    /// as a whole.
-    pub(crate) fn new(base: &Path, events: Vec<Event>, sector: usize) -> Self {
+    /// Begins with the file `base`, the disk as it was before the record, with this file system.
+    pub(crate) fn new(base: &Path, events: Vec<Event>, file_system: FileSystem) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(base).expect("the disk");
-        Self { events, base: file, path: base.into(), durable: 0, sector }
+        Self { events, base: file, path: base.into(), durable: 0, file_system }
     }
 
     /// Writes to the file `image` what the disk may hold when its power is cut after `position` events,
@@ -48,7 +47,7 @@ impl Cuts {
         for event in window {
             if dice.below(16) < torn_of_16 {
                 torn += 1;
-                apply_torn(&image, event, self.sector, dice);
+                apply_torn(&image, event, self.file_system, dice);
             } else if dice.below(16) < kept_of_16 {
                 kept += 1;
                 apply(&image, event);
@@ -66,9 +65,10 @@ fn apply(file: &File, event: &Event) {
     }
 }
 
-fn apply_torn(file: &File, event: &Event, size: usize, dice: &mut Dice) {
+fn apply_torn(file: &File, event: &Event, file_system: FileSystem, dice: &mut Dice) {
     match event {
         Event::Write { offset, data } => {
+            let size = file_system.written_whole(*offset);
             for (index, sector) in data.chunks(size).enumerate() {
                 if dice.below(2) == 0 {
                     file.write_all_at(sector, offset + (index * size) as u64).expect("write");
@@ -77,7 +77,7 @@ fn apply_torn(file: &File, event: &Event, size: usize, dice: &mut Dice) {
         }
         Event::Zeroes { offset, length } => {
             // Some of it, in one piece: holes may be as large as the disk.
-            let size = size as u64;
+            let size = file_system.written_whole(*offset) as u64;
             let from = dice.below(length / size + 1) * size;
             let length = dice.below((length - from) / size + 1) * size;
             if length > 0 {

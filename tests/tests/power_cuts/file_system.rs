@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 /// How long a file system may be in use after the last process ended.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Where btrfs has its first superblock, of 4 KiB.
+const BTRFS_SUPERBLOCK: u64 = 64 << 10;
 
 /// A kind of file system.
 ///
@@ -48,11 +50,14 @@ impl FileSystem {
         known.lines().any(|line| line.split_whitespace().last() == Some(self.kind()))
     }
 
-    /// Bytes that the disk under it writes as a whole. ext4's journal and btrfs's copies bear that a block
-    /// of 4 KiB is there in parts. XFS does not: it reads blocks, with their checksums, when it replays its
-    /// log (seen with a block of an extent tree: "Metadata CRC error", "log mount failed").
-    pub(crate) fn written_whole(self) -> usize {
+    /// Bytes that the disk under it writes as a whole at `offset`. ext4's journal and btrfs's copies bear that a
+    /// block of 4 KiB is there in parts, but for btrfs's superblock: its copies are older, as a sync writes the
+    /// first one alone (seen: "superblock checksum mismatch"). XFS does not: it reads blocks, with their
+    /// checksums, when it replays its log (seen with a block of an extent tree: "Metadata CRC error", "log mount
+    /// failed").
+    pub(crate) fn written_whole(self, offset: u64) -> usize {
         match self {
+            Self::Btrfs if offset == BTRFS_SUPERBLOCK => 4096,
             Self::Ext4 | Self::Btrfs => 512,
             Self::Ext4WithoutJournal | Self::Xfs => 4096,
         }

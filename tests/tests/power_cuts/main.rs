@@ -186,7 +186,7 @@ fn cut(
     let mut positions: Vec<usize> =
         (0..cuts).map(|_| begin + dice.below(span + 1) as usize).collect();
     positions.sort_unstable();
-    let mut states = Cuts::new(&place.path("base"), events, file_system.written_whole());
+    let mut states = Cuts::new(&place.path("base"), events, file_system);
     let mut failed = Vec::new();
     for (index, position) in positions.into_iter().enumerate() {
         let image = place.path("image");
