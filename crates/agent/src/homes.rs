@@ -121,7 +121,7 @@ pub fn of(own: &Home, store: &DistantStore) -> Result<Home> {
 /// All homes of attached disks, by path.
 ///
 /// # Errors
-/// Any error from the file system.
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
 pub fn all(own: &Home) -> Result<Vec<Home>> {
     let dir = above(own);
     let entries = match std::fs::read_dir(&dir) {

@@ -120,7 +120,7 @@ impl Disks {
     /// The names of all disks, sorted, without looking at them.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub async fn names(&self) -> Result<Vec<String>> {
         let home = self.directory.clone();
         offload(move || names(&home)).await
@@ -129,7 +129,7 @@ impl Disks {
     /// All disks, by name, without opening them; those that cannot be read say why.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub async fn list(&self) -> Result<Vec<DiskInfo>> {
         let home = self.directory.clone();
         let found = offload(move || {

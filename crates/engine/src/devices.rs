@@ -36,7 +36,7 @@ pub fn of(home: &Home, disk: &str) -> Result<Option<String>> {
 /// All disks that are to be devices, with these, by name.
 ///
 /// # Errors
-/// Any error from the file system.
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
 pub fn all(home: &Home) -> Result<Vec<(String, String)>> {
     let dir = directory(home);
     let entries = match std::fs::read_dir(&dir) {
@@ -58,7 +58,8 @@ pub fn all(home: &Home) -> Result<Vec<(String, String)>> {
 /// Says which device a disk is to be, or that it is to be none.
 ///
 /// # Errors
-/// Any error from the file system.
+/// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+/// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
 pub fn set(home: &Home, disk: &str, device: Option<&str>) -> Result<()> {
     let dir = directory(home);
     let path = dir.join(disk);
@@ -99,7 +100,8 @@ pub fn must_be_none(home: &Home, disk: &str) -> Result<()> {
 /// is a keeper.
 ///
 /// # Errors
-/// Any error from the file system.
+/// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+/// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
 pub fn lock_keeper(home: &Home, disk: &str) -> Result<Option<File>> {
     let dir = directory(home);
     let path = dir.join(format!(".{disk}{KEEPER}"));

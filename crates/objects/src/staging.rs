@@ -15,7 +15,7 @@ const DEPTH: usize = 4;
 /// how many there are. Waits for the disk.
 ///
 /// # Errors
-/// Any error from the file system.
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
 pub fn sweep_staging(store: impl Into<FsPath>, age: Duration, dry_run: bool) -> Result<Amount> {
     let store = store.into();
     // The file system's own time: that of the files' dates.

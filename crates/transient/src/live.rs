@@ -109,7 +109,8 @@ impl Live {
     /// about once a second.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+    /// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn keep_floor(&self) -> Result<GivenBack> {
         let mut given = GivenBack::default();
         let mut short = self.short(0)?;

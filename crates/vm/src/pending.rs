@@ -182,7 +182,7 @@ impl PendingSuspension {
     /// Gives up what is kept of a machine, or removes it when it is in the store.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn forget(machine: &Path) -> Result<()> {
         let _replacing = REPLACING.lock();
         give_up(machine, &machine.join(DIRECTORY))
@@ -192,7 +192,8 @@ impl PendingSuspension {
     /// [dropped](Self::drop_aside) or [put back](Self::put_back).
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+    /// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn set_aside(machine: &Path) -> Result<()> {
         let _replacing = REPLACING.lock();
         let (directory, aside) = (machine.join(DIRECTORY), machine.join(ASIDE));
@@ -225,7 +226,7 @@ impl PendingSuspension {
     /// Drops what was set aside, if anything was.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn drop_aside(machine: &Path) -> Result<()> {
         let _replacing = REPLACING.lock();
         give_up(machine, &machine.join(ASIDE))
@@ -239,7 +240,7 @@ impl PendingSuspension {
     /// Bytes that the store does not have, before they are compressed: an upper bound.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn bytes(&self, machine: &Path) -> Result<u64> {
         let (_, changed) = self.pages(machine)?;
         let state = machine.join(DIRECTORY).join(STATE);

@@ -91,7 +91,8 @@ impl GuestRam {
     /// `directory`, which nobody needs after a crash.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
+    /// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
     pub fn new(directory: &Path, size: u64, base: Option<Arc<MemoryImage>>) -> Result<Arc<Self>> {
         Self::after(directory, size, base, None)
     }
