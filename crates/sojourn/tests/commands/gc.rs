@@ -137,17 +137,19 @@ fn pins(lab: &Lab) -> usize {
     std::fs::read_dir(lab.home().join("store/pins")).map_or(0, |pins| pins.count())
 }
 
-/// An import that waits for more of its image.
+/// An import that waits for more of its image, and where that would come from: waiting for the process would
+/// close it, and an image that ends is another error.
 #[allow(clippy::disallowed_methods)] // another process is waited for
-fn waiting_import(lab: &Lab) -> std::process::Child {
+fn waiting_import(lab: &Lab) -> (std::process::Child, Option<std::process::ChildStdin>) {
     let mut command = lab.command(["image", "import", "-", "slow"]);
     command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
-    let child = command.spawn().unwrap();
+    let mut child = command.spawn().unwrap();
+    let image = child.stdin.take();
     // A pin is staged beside its place first, and is nobody's until it is there.
     while lab.json("store sessions list").as_array().unwrap().is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    child
+    (child, image)
 }
 
 fn signal(child: &std::process::Child, name: &str) {
@@ -158,12 +160,12 @@ fn signal(child: &std::process::Child, name: &str) {
 #[test]
 fn an_interrupted_command_leaves_no_session_and_a_killed_one_can_be_ended() {
     let (lab, _) = Lab::with_image();
-    let mut import = waiting_import(&lab);
+    let (mut import, _image) = waiting_import(&lab);
     signal(&import, "-INT");
     assert_eq!(import.wait().unwrap().code(), Some(130));
     assert_eq!(pins(&lab), 0);
 
-    let mut import = waiting_import(&lab);
+    let (mut import, _image) = waiting_import(&lab);
     signal(&import, "-KILL");
     import.wait().unwrap();
     let sessions = lab.json("store sessions list");
