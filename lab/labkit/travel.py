@@ -67,7 +67,7 @@ class Traveller:
         self.vm("create", NAME, "--disk", "box", "--memory", MEMORY, "--qemu", self.qemu(), "--",
                 "-kernel", os.path.join(self.golden, "vmlinuz"),
                 "-initrd", os.path.join(self.golden, "initrd-tiny.img"),
-                "-append", f"{manifest['cmdline']} no_timer_check {PROFILES['bare']}",
+                "-append", f"{manifest['cmdline']} {PROFILES['bare']}",
                 "-chardev", f"socket,id=lab,path={self.channel_path},server=on,wait=off", "-serial", "chardev:lab",
                 "-no-reboot")
 
