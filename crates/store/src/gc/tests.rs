@@ -420,18 +420,24 @@ async fn a_pack_that_is_in_use_altogether_is_never_rewritten() {
     }
 }
 
+/// Publishes `a:2`, whose pack is then rewritten and condemned; gives the new pack.
+async fn rewritten(store: &Store, backend: &Clocked) -> Path {
+    publish(store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(store, "a:2", &[2]).await;
+    remove(store, "a:1").await;
+    let before = objects::list(backend, pack::PREFIX).await.unwrap();
+    assert_eq!(gc(store, GcOptions::default()).await.rewritten.objects, 1);
+    let packs = objects::list(backend, pack::PREFIX).await.unwrap();
+    let is_new = |path: &Path| before.iter().all(|old| old.location != *path);
+    packs.into_iter().map(|meta| meta.location).find(is_new).unwrap()
+}
+
 #[tokio::test]
 async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
     let (store, backend) = fresh().await;
-    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
-    publish(&store, "a:2", &[2]).await;
-    remove(&store, "a:1").await;
-    let before = objects::list(&backend, pack::PREFIX).await.unwrap();
-    assert_eq!(gc(&store, GcOptions::default()).await.rewritten.objects, 1);
+    let new = rewritten(&store, &backend).await;
     // Another collection found the new pack before anything led to it.
-    let packs = objects::list(&backend, pack::PREFIX).await.unwrap();
-    let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
-    let new = new.unwrap().location.filename().unwrap().parse::<crate::PackId>().unwrap();
+    let new = new.filename().unwrap().parse::<crate::PackId>().unwrap();
     let name = condemned::CondemnedName { kind: condemned::CondemnedKind::Pack, id: new.0 };
     let list =
         lists::write(&store, vec![condemned::CondemnedObject { name, size: 1 }]).await.unwrap();
@@ -451,14 +457,8 @@ async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
 #[tokio::test]
 async fn a_rewritten_pack_stays_while_maps_lead_to_a_damaged_one_although_a_third_has_the_chunk() {
     let (store, backend) = fresh().await;
-    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
-    publish(&store, "a:2", &[2]).await;
-    remove(&store, "a:1").await;
-    let before = objects::list(&backend, pack::PREFIX).await.unwrap();
-    assert_eq!(gc(&store, GcOptions::default()).await.rewritten.objects, 1);
-    let packs = objects::list(&backend, pack::PREFIX).await.unwrap();
-    let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
-    backend.put(&new.unwrap().location, "cut off".into()).await.unwrap();
+    let new = rewritten(&store, &backend).await;
+    backend.put(&new, "cut off".into()).await.unwrap();
     let store = Store::open(Arc::new(backend.clone()), testing::world(9)).await.unwrap(); // knows no index
     publish(&store, "b:1", &[9, 2]).await;
     assert_eq!(count(&backend, pack::PREFIX).await, 3, "it is stored again");
