@@ -276,17 +276,13 @@ fn put(path: &FsPath, payload: &PutPayload, mode: &PutMode) -> Result<Metadata> 
     }
 }
 
-/// Opens an object. What is no file, such as a socket, is none. (A pipe waits for whoever writes to it, as a file
+/// Opens an object. A socket, which cannot be opened, is none. (A pipe waits for whoever writes to it, as a file
 /// does on a file system that hangs.)
-fn open(path: &FsPath) -> Result<(File, Metadata)> {
-    let opened = path.open(Open::READ).and_then(|file| Ok((file.metadata()?, file)));
-    let is_other = || path.metadata().is_ok_and(|found| found.kind == FileType::Other);
-    match opened {
-        Ok((found, file)) if found.kind == FileType::File => Ok((file, found)),
-        // A socket cannot be opened.
-        Err(error) if !is_other() => Err(failed(path, error)),
-        _ => Err(failed(path, io::ErrorKind::NotFound.into())),
-    }
+fn open(path: &FsPath) -> Result<File> {
+    path.open(Open::READ).map_err(|error| {
+        let is_other = path.metadata().is_ok_and(|found| found.kind == FileType::Other);
+        failed(path, if is_other { io::ErrorKind::NotFound.into() } else { error })
+    })
 }
 
 fn read(path: &FsPath, file: &File, range: &Range<u64>) -> Result<Bytes> {
@@ -426,7 +422,11 @@ impl ObjectStore for Directory {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (path, location) = (self.path(location)?, location.clone());
         blocking(move || {
-            let (file, found) = open(&path)?;
+            let file = open(&path)?;
+            let found = file.metadata().map_err(|e| failed(&path, e))?;
+            if found.kind != FileType::File {
+                return Err(failed(&path, io::ErrorKind::NotFound.into()));
+            }
             let meta = meta(location, &found);
             options.check_preconditions(&meta)?;
             let range = match &options.range {
@@ -458,7 +458,7 @@ impl ObjectStore for Directory {
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (path, ranges) = (self.path(location)?, ranges.to_vec());
         blocking(move || {
-            let (file, _) = open(&path)?;
+            let file = open(&path)?;
             ranges.iter().map(|range| read(&path, &file, range)).collect()
         })
         .await
