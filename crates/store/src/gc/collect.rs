@@ -127,8 +127,8 @@ impl Round<'_> {
         let at_work: Vec<String> = ahead().map(|seen| seen.what()).collect();
         Err(Error::conflict(format!(
             "the newest record of garbage collection (refs/gc/store, number {seen}) is lost, and nothing is \
-             collected while who saw it is at work on the store: let it end, or if it died wait for --stale; at \
-             work: {}",
+             collected while a session that saw it is at work on the store: let it end, or if it died end it with \
+             `sojourn store sessions break`; at work: {}",
             at_work.join(", ")
         )))
     }

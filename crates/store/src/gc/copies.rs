@@ -131,7 +131,9 @@ async fn only_in(
         let kept = used.get(&at.id.short())?;
         Some(kept.iter().map(|kept| elsewhere(at, kept)).collect())
     };
-    let places: HashSet<ChunkRef> = chunks.iter().filter_map(stays).flatten().collect();
+    let in_use: Vec<(&ChunkRef, Vec<ChunkRef>)> =
+        chunks.iter().filter_map(|at| Some((at, stays(at)?))).collect();
+    let places: HashSet<ChunkRef> = in_use.iter().flat_map(|(_, stays)| stays).copied().collect();
     let mut places: Vec<ChunkRef> = places.into_iter().collect();
     // In an order that does not depend on chance: a simulation takes the same course again.
     places.sort_unstable_by_key(|at| (at.pack, at.offset));
@@ -141,8 +143,7 @@ async fn only_in(
             sound.insert(at);
         }
     }
-    for at in chunks {
-        let Some(stays) = stays(at) else { continue };
+    for (at, stays) in in_use {
         let is_last =
             !stays.iter().any(|place| sound.contains(place)) && !only.contains_key(&at.pack);
         if is_last && store.read_at(at).await.is_ok() {
