@@ -51,8 +51,8 @@ macro_rules! commands {
     ($($(#[$attribute:meta])* $command:ident($arguments:ty), home: $home:literal;)*) => {
         /// What to do.
         #[derive(Debug, clap::Subcommand)]
-        // The parser hears of a command's arguments or verbs when that is asked for: there are more than a hundred
-        // verbs, and whatever starts waited for them.
+        // A command's arguments and verbs are described to the parser only when it is called: describing those of
+        // all commands took every start 0.9 ms.
         #[command(defer = true)]
         pub(crate) enum Command {
             $($(#[$attribute])* $command(Described<$arguments>),)*
