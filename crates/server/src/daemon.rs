@@ -22,7 +22,7 @@ use super::running::{RunningServer, ServerOrder};
 use super::signals::{SignalAction, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
-use super::{discovery, forecast, head_room, spare, trouble, vhost_user};
+use super::{discovery, forecast, head_room, trouble, vhost_user};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
 use crate::client::ControlClient;
@@ -33,7 +33,7 @@ use block::{Error, Result};
 use engine::boots::BootHelps;
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Server;
-use nbd::server::PassedConnection;
+use nbd::server::{PassedConnection, spare_while_idle};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -508,7 +508,7 @@ fn work_beside(
     });
     others.spawn(control::serve(control, Arc::clone(running), stop.clone()));
     others.spawn(forecast::follow(Arc::clone(&running.engine.cache), stop.clone()));
-    others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
+    others.spawn(spare_while_idle(running.nbd.processors(), stop.wait()));
     let (troubles, engine) = (Arc::clone(&running.troubles), Arc::clone(&running.engine));
     others.spawn(trouble::follow(troubles, engine, stop.clone()));
     if let Some(porter) = &running.porter {

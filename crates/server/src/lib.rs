@@ -41,7 +41,6 @@
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
-//! | [`spare`] | how many processors there are to spare for busy polling |
 //! | [`throttle`] | exports as slow, or as faulty, as a modelled disk |
 //! | [`trouble`] | full and slow disks, and a slow store, are noticed |
 //! | [`api`] | what the control socket asks and answers |
@@ -115,7 +114,6 @@ mod returning;
 mod running;
 mod security;
 pub mod signals;
-mod spare;
 pub mod status;
 pub mod throttle;
 pub mod trouble;

@@ -1,6 +1,6 @@
 //! The configuration's limits as the NBD server takes them.
 
-use super::{descriptors, spare};
+use super::descriptors;
 use engine::Config;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn limits(config: &Config) -> nbd::ServerLimits {
         total_bytes: config.limits.total_in_flight.0,
         max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
         busy_poll: match config.serve.busy_poll_us {
-            None => nbd::server::BusyPoll::WhileSpare(spare::BUSY_POLL),
+            None => nbd::server::BusyPoll::DEFAULT,
             Some(0) => nbd::server::BusyPoll::Never,
             Some(us) => nbd::server::BusyPoll::Always(Duration::from_micros(us)),
         },

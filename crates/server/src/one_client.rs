@@ -3,10 +3,9 @@
 use super::listen::{self, BoundListener, ListenOptions};
 use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::spare;
 use block::{Error, Result};
 use engine::config::listener::TlsMode;
-use nbd::server::DEFAULT_BACKLOG;
+use nbd::server::{DEFAULT_BACKLOG, spare_while_idle};
 use nbd::{
     Address, Exports, Listener, Peer, Purpose, Server, ServerLimits, SessionEnding, Tls, Uri,
 };
@@ -70,7 +69,7 @@ impl Single {
         let mut signals = Signals::listen()?;
         let server = Server::new(exports, limits);
         let mut beside = JoinSet::new(); // ends with this
-        beside.spawn(spare::follow(server.processors(), Switch::new()));
+        beside.spawn(spare_while_idle(server.processors(), std::future::pending()));
         let stop = async move { signals.stop().await };
         let tls = security.tls(self.tls)?;
         match self.way {
@@ -176,7 +175,7 @@ pub(crate) async fn run(
     let machines = vhost_user::VhostUserServer::new(exports, bounds, server.processors());
     let stop = Switch::new();
     let mut beside = JoinSet::new(); // ends with this
-    beside.spawn(spare::follow(server.processors(), stop.clone()));
+    beside.spawn(spare_while_idle(server.processors(), stop.wait()));
     let serving = server.serve(listener, stop.wait());
     let named = Some(export).filter(|name| vhost_user::is_socket_name(name));
     let (_, names) = watch::channel(named.map(str::to_owned).into_iter().collect());

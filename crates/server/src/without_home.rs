@@ -1,12 +1,13 @@
 //! A server without a home: the listeners of the command line, and nothing else.
 
 use super::limits::limits;
+use super::listen;
 use super::notify::notify;
 use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::{listen, spare};
 use block::{Error, Result};
 use engine::config::Config;
+use nbd::server::spare_while_idle;
 use nbd::{Exports, Server};
 use std::path::Path;
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ pub(crate) async fn run(
         tasks.spawn(async move { server.serve(listener, stop).await });
     }
     let mut beside = JoinSet::new(); // ends with this
-    beside.spawn(spare::follow(server.processors(), stop.clone()));
+    beside.spawn(spare_while_idle(server.processors(), stop.wait()));
     notify("READY=1");
     signals.stop().await;
     notify("STOPPING=1");

@@ -5,14 +5,14 @@ use super::report::{DownRequest, DownView};
 use super::session::{BorrowSession, complain};
 use crate::file::FileExports;
 use crate::limits::limits;
+use crate::listen;
 use crate::notify::notify;
 use crate::one_client;
 use crate::signals::{Signals, Switch};
-use crate::{listen, spare};
 use block::{Error, Result};
 use engine::config::Config;
 use engine::config::listener::TlsMode;
-use nbd::server::DEFAULT_BACKLOG;
+use nbd::server::{DEFAULT_BACKLOG, spare_while_idle};
 use nbd::{Address, Listener, Server};
 use std::path::Path;
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ pub async fn run(
             tasks.spawn(async move { server.serve(listener, stop).await });
         }
         let mut beside = JoinSet::new(); // ends with this
-        beside.spawn(spare::follow(server.processors(), stop.clone()));
+        beside.spawn(spare_while_idle(server.processors(), stop.wait()));
         if let Some(ready) = ready.take() {
             ready()?;
             notify("READY=1");

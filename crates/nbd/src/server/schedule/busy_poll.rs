@@ -7,7 +7,7 @@
 //! whose waits are long, and what looks in vain pays for it with waits that it has to sleep through.
 //!
 //! Looking takes a whole processor, so only few connections may at a time; and unless it is asked for,
-//! only while the machine has some to spare, which whoever runs the server finds out.
+//! only while the machine has some to spare, which [`idle_processors`](super::idle_processors) finds out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -31,14 +31,17 @@ const PAID: u32 = 32;
 pub enum BusyPoll {
     /// It does not look.
     Never,
-    /// While the machine has processors to spare, as is said by
-    /// [`Processors::set_spare`].
+    /// While the machine has processors to spare, as
+    /// [`spare_while_idle`](super::idle_processors::spare_while_idle) finds out.
     WhileSpare(Duration),
     /// Whatever else the machine does.
     Always(Duration),
 }
 
 impl BusyPoll {
+    /// While there are processors to spare, for longer than the slowest one takes to wake up (200 us).
+    pub const DEFAULT: Self = Self::WhileSpare(Duration::from_micros(200));
+
     /// The longest that is looked.
     pub const fn most(self) -> Duration {
         match self {
@@ -122,18 +125,18 @@ impl Processors {
     }
 
     /// The most that are taken at a time, whatever is to spare.
-    pub fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         self.0.most
     }
 
     /// Has at most so many be taken at a time by those that must be to spare. None until this is called.
-    pub fn set_spare(&self, spare: usize) {
+    pub(crate) fn set_spare(&self, spare: usize) {
         self.0.spare.store(spare, Relaxed);
     }
 
     /// Waits until somebody asks for one that is to spare, whether it is given or not: since the last time,
     /// or from now on. One caller at a time.
-    pub async fn asked(&self) {
+    pub(super) async fn asked(&self) {
         self.0.wake.notified().await;
         self.0.asked.store(false, Relaxed);
     }

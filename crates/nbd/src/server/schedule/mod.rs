@@ -5,12 +5,14 @@
 //! | `order` | who goes first on a thread |
 //! | `lone_receiver` | which connection alone receives on its thread |
 //! | `busy_poll` | for how long the next request is looked for |
+//! | `idle_processors` | how many processors there are to spare for that |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `spare` | buffers that are kept for reuse |
 //! | `pace` | how fast a client may go |
 
 pub(super) mod budget;
 pub(super) mod busy_poll;
+pub(super) mod idle_processors;
 pub(super) mod lone_receiver;
 pub(super) mod order;
 pub(super) mod pace;

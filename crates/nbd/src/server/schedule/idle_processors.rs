@@ -1,23 +1,19 @@
 //! How many processors the machine has to spare: so many connections may look for the next request before
-//! they sleep ([`nbd::server::BusyPoll`]).
+//! they sleep ([`BusyPoll::WhileSpare`](super::busy_poll::BusyPoll)).
 //!
 //! What the kernel counts as idle time of the processors that this process may use decides. While too
 //! little of it is left, others wait for the processors of those that look: then half of these are taken
 //! back, and after a while, which grows each time, it is tried again. Pressure stall information does not
 //! tell: where processors wake late it counts the waking as waiting.
 
-use super::signals::Switch;
+use super::busy_poll::Processors;
 use block::offload;
-use nbd::server::Processors;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// The longest that is looked for a request: longer than the slowest processor takes to wake up.
-pub(crate) const BUSY_POLL: Duration = Duration::from_micros(200);
 
 /// How often the kernel is asked while a connection wants a processor.
 const TICK: Duration = Duration::from_millis(100);
@@ -201,15 +197,16 @@ impl SpareProcessors {
     }
 }
 
-/// Says how many of the processors are to spare, until `stop`.
-pub(crate) async fn follow(processors: Processors, stop: Switch) {
+/// Says how many of the `processors` are to spare, by the idle time that the kernel counts, until `stop`; from
+/// then on none.
+pub async fn spare_while_idle(processors: Processors, stop: impl Future<Output = ()>) {
     let source = Arc::new(ProcessorReader::new());
     let now = move || {
         let source = Arc::clone(&source);
         async move { offload(move || Ok(source.now())).await.ok().flatten() }
     };
     tokio::select! {
-        () = stop.wait() => processors.set_spare(0),
+        () = stop => processors.set_spare(0),
         () = watch(&processors, now) => {}
     }
 }
@@ -237,6 +234,7 @@ async fn watch<T: Future<Output = Option<ProcessorTimes>>>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::busy_poll::BusyPoll;
     use super::*;
     use proptest::prelude::*;
 
@@ -354,7 +352,6 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn processors_are_given_while_they_are_asked_for_and_idle() {
-        use nbd::server::BusyPoll;
         let processors = Processors::new(4);
         let start = Instant::now();
         // Of four processors three are idle, but for the third second, in which none is.
@@ -376,11 +373,11 @@ mod tests {
             for tick in 0..5000 {
                 // Nobody asks in the fifth second.
                 let second = tick / 1000;
-                if second != 4 && processors.take(BusyPoll::WhileSpare(BUSY_POLL)).is_some() {
+                if second != 4 && processors.take(BusyPoll::DEFAULT).is_some() {
                     given[second] += 1;
                 }
                 if second == 4 && tick % 1000 == 999 {
-                    given[5] = i32::from(processors.may(BusyPoll::WhileSpare(BUSY_POLL)));
+                    given[5] = i32::from(processors.may(BusyPoll::DEFAULT));
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
