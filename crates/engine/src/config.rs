@@ -137,7 +137,7 @@ pub struct Serve {
     /// Beyond so many milliseconds a disk or the store is called slow; 0: never.
     #[serde(deserialize_with = "time::milliseconds")]
     pub slow_ms: u64,
-    /// The longest that the next request of a quick client is looked for, in microseconds; 0: never.
+    /// How long connections poll for the next request of a quick client, in microseconds; 0: never.
     /// Without it, while the machine has processors to spare.
     pub busy_poll_us: Option<u64>,
     /// Whether boots are recorded, and loaded ahead of the next ones.

@@ -291,7 +291,7 @@ pub struct IscsiView {
     pub read_bytes: u64,
     /// Bytes that initiators wrote.
     pub written_bytes: u64,
-    /// Commands that were found by looking for them before the connection slept.
+    /// Commands that were found by busy polling, before the connection slept.
     #[serde(default)]
     pub busy_polled: u64,
 }

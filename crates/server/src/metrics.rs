@@ -209,7 +209,7 @@ impl Snapshot {
         counter(out, ISCSI_READ_BYTES, "Bytes that iSCSI initiators read", iscsi.read_bytes)?;
         let help = "Bytes that iSCSI initiators sent to be written";
         counter(out, ISCSI_WRITTEN_BYTES, help, iscsi.written_bytes)?;
-        let help = "iSCSI commands found by looking for them before the connection slept";
+        let help = "iSCSI commands found by busy polling, before the connection slept";
         counter(out, ISCSI_BUSY_POLLED, help, iscsi.busy_polled)
     }
 
@@ -270,7 +270,7 @@ impl Snapshot {
                 ConstCounter::new(value(&export.traffic)).encode(family.encode_family(&labels)?)?;
             }
         }
-        let help = "How long connections looked for requests before they slept";
+        let help = "Time that connections spent busy polling for requests";
         let mut family =
             out.encode_descriptor(BUSY_POLL_SECONDS, help, None, MetricType::Counter)?;
         for export in exports {

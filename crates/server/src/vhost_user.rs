@@ -182,7 +182,7 @@ pub struct VhostUserView {
     pub connections_refused: u64,
     /// Requests answered.
     pub requests: u64,
-    /// Times that a request was found by looking for it.
+    /// Requests that were found by busy polling, without a kick.
     #[serde(default)]
     pub busy_polled: u64,
     /// Bytes that guests read.

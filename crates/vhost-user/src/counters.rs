@@ -13,7 +13,7 @@ pub struct FrontEndCounters {
     pub refused: u64,
     /// Requests that were answered.
     pub requests: u64,
-    /// Times that a request was found by looking for it, without a kick.
+    /// Times that a request was found by busy polling, without a kick.
     pub busy_polled: u64,
     /// Bytes that guests read.
     pub read_bytes: u64,

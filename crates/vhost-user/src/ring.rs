@@ -2,7 +2,7 @@
 //!
 //! What the device does at once (a cached read, a private write) is done here; what waits for a disk or the
 //! network is carried out elsewhere and answered here. The thread sleeps in epoll(7), edge-triggered, so that
-//! a kick takes one system call; before, it looks for the next request for a while, as an NBD connection
+//! a kick takes one system call; before, it polls for the next request for a while, as an NBD connection
 //! does, and is not kicked then.
 
 use crate::carry::{AwaitedOperation, Completion, Mailbox, carry_out};
@@ -273,7 +273,7 @@ impl Ring {
         if self.broken || stopped || self.held >= MOST_HELD {
             return RingStep::Sleep;
         }
-        if taken == BATCH || !self.again.is_empty() || self.look(memory) {
+        if taken == BATCH || !self.again.is_empty() || self.poll_before_sleep(memory) {
             return RingStep::GoOn;
         }
         match self.queue.enable_notification(memory) {
@@ -286,9 +286,9 @@ impl Ring {
         }
     }
 
-    /// Looks for the guest's next request before the thread sleeps, if that is worth it; whether there is
+    /// Polls for the guest's next request before the thread sleeps, if that is worth it; whether there is
     /// something to do. The guest does not kick meanwhile.
-    fn look(&mut self, memory: &GuestMemoryMmap) -> bool {
+    fn poll_before_sleep(&mut self, memory: &GuestMemoryMmap) -> bool {
         // Where requests wait, the device keeps the guest waiting.
         if self.waiting > 0 || self.busy_poll == BusyPoll::Never {
             return false;
@@ -297,8 +297,8 @@ impl Ring {
         if self.waits.window().is_zero() {
             return false;
         }
-        let Some(_looker) = self.processors.take(self.busy_poll) else { return false };
-        let end = idle + self.waits.look();
+        let Some(_poller) = self.processors.take(self.busy_poll) else { return false };
+        let end = idle + self.waits.poll();
         let next = self.queue.next_avail();
         loop {
             // What cannot be read is found when it is taken.

@@ -29,7 +29,7 @@ pub struct FrontEndLimits {
     /// Connections at a time; more are closed at once. Each takes a thread, and one more for each of its
     /// virtqueues: 128 at most, and 4,096 of all together.
     pub connections: usize,
-    /// Whether a virtqueue's thread looks for the next request before it sleeps, as an NBD connection does.
+    /// Whether a virtqueue's thread polls for the next request before it sleeps, as an NBD connection does.
     pub busy_poll: BusyPoll,
     /// How long a stop waits for requests in flight. Those that are left are done again by the server that
     /// comes next.
@@ -60,7 +60,7 @@ struct Inner {
 }
 
 impl VhostUserServer {
-    /// A server of `exports`, which takes of these processors to look for requests.
+    /// A server of `exports`, which takes of these processors for busy polling.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
         let counts = Arc::default();
         Self { inner: Arc::new(Inner { exports, limits, processors, counts }) }

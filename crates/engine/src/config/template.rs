@@ -80,7 +80,7 @@ pub(super) const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
 # slow_ms = 1000            # disks and the store are called slow beyond this; 0: never
-# busy_poll_us = 200        # always look this long for a quick client's next request; 0: never
+# busy_poll_us = 200        # always poll this long for a quick client's next request; 0: never
                             # not set: while the machine has processors to spare
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.

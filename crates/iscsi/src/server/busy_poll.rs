@@ -1,17 +1,17 @@
-//! A connection looks for its initiator's next command before it sleeps, as an NBD connection does
-//! ([`nbd::server::BusyPoll`]): after the answer of a single one, as long as its initiator's waits of late suggest.
+//! Busy polling for an initiator's next command before the connection sleeps, as NBD connections do it
+//! ([`nbd::server::BusyPoll`]): after the answer of a single one, for as long as its waits of late suggest.
 
 use super::Inner;
-use nbd::server::{BusyPoll, LoneReceiver, Looker, Processors, Waits, Watch};
+use nbd::server::{BusyPoll, BusyPoller, LoneReceiver, Processors, Waits, Watch};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a connection may answer and look for more before the runtime has to be asked whether there is
+/// How long a connection may answer and poll for more before the runtime has to be asked whether there is
 /// anything else.
 const ATTENTION: Duration = Duration::from_micros(200);
 
-/// Whether, and for how long, one connection looks.
+/// Whether, and for how long, one connection polls.
 pub(super) struct BusyPolling<'a> {
     inner: &'a Inner,
     processors: &'a Processors,
@@ -63,32 +63,32 @@ impl<'a> BusyPolling<'a> {
         }
     }
 
-    fn would_look(&self) -> bool {
+    fn would_poll(&self) -> bool {
         self.fresh && !self.waits.window().is_zero() && self.receiver.is_alone()
     }
 
-    /// Whether others have to have their turn before the connection looks on.
+    /// Whether others have to have their turn before the connection polls on.
     pub(super) fn is_long(&self) -> bool {
-        self.would_look() && self.processors.may(self.when) && self.polled.elapsed() >= ATTENTION
+        self.would_poll() && self.processors.may(self.when) && self.polled.elapsed() >= ATTENTION
     }
 
-    /// The connection receives; it looks first if that is worth it.
-    pub(super) fn begin(&mut self) -> Option<Looker<'a>> {
+    /// The connection is about to receive; has it poll if that is worth it.
+    pub(super) fn begin(&mut self) -> Option<BusyPoller<'a>> {
         if std::mem::take(&mut self.slept) {
             self.polled = Instant::now();
         }
-        let looks = self.would_look();
+        let polls = self.would_poll();
         self.fresh = false;
-        let looker = if looks { self.processors.take(self.when)? } else { return None };
-        self.watch.look(self.waits.look());
-        Some(looker)
+        let poller = if polls { self.processors.take(self.when)? } else { return None };
+        self.watch.busy_poll(self.waits.poll());
+        Some(poller)
     }
 
     /// It has tried; whether it `received` something.
-    pub(super) fn end(&mut self, looker: Option<Looker<'_>>, received: bool) {
+    pub(super) fn end(&mut self, poller: Option<BusyPoller<'_>>, received: bool) {
         self.slept = !received;
-        if looker.is_some() {
-            self.watch.look(Duration::ZERO); // one that was not needed
+        if poller.is_some() {
+            self.watch.busy_poll(Duration::ZERO); // one that was not needed
             self.inner.counts.busy_polled.fetch_add(u64::from(received), Relaxed);
         }
         if received {

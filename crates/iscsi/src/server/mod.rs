@@ -88,7 +88,7 @@ pub struct InitiatorCounters {
     pub read_bytes: u64,
     /// Bytes that they sent to be written.
     pub written_bytes: u64,
-    /// Times that a command was found by looking for it.
+    /// Commands that were found by busy polling, before the connection slept.
     pub busy_polled: u64,
 }
 

@@ -31,7 +31,7 @@ pub use counters::traffic::Traffic;
 pub use exports::{
     ExportSummary, Exports, Layered, Peer, Purpose, Session, SessionEnding, Transport,
 };
-pub use schedule::busy_poll::{BusyPoll, Looker, Processors, Waits};
+pub use schedule::busy_poll::{BusyPoll, BusyPoller, Processors, Waits};
 pub use schedule::idle_processors::spare_while_idle;
 pub use schedule::lone_receiver::LoneReceiver;
 pub use schedule::pace::Rates;

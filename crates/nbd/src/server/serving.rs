@@ -44,8 +44,8 @@ impl Server {
         self.state.set_limits(limits);
     }
 
-    /// The processors that its connections take to look for requests: who knows what the machine
-    /// does says there how many are to spare.
+    /// The processors that its connections take for busy polling; [`spare_while_idle`](super::spare_while_idle)
+    /// says how many are to spare.
     pub fn processors(&self) -> Processors {
         self.state.processors.clone()
     }

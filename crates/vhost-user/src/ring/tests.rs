@@ -186,12 +186,12 @@ async fn requests_are_answered_at_once_and_after_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guest_that_is_looked_for_need_not_kick() {
+async fn a_guest_that_is_polled_for_need_not_kick() {
     let mut driver = Driver::new();
     let counts = Arc::new(LiveCounters::default());
     let disk = Arc::new(block::Memory::new(DISK));
-    let looks = BusyPoll::Always(Duration::from_secs(60));
-    let ring = driver.serve_so(disk, None, 0, looks, Arc::clone(&counts));
+    let polls = BusyPoll::Always(Duration::from_secs(60));
+    let ring = driver.serve_so(disk, None, 0, polls, Arc::clone(&counts));
     let mut kicks = 0;
     while counts.read().busy_polled < 3 {
         driver.put_request(0, 0, 0, 512, true);

@@ -50,6 +50,6 @@ traffic! {
     errors: "Requests answered with an error.",
     waited: "Requests that the device could not answer on the spot.",
     paced: "Times that a connection was held back by its client's limits.",
-    busy_polled: "Requests that a connection found by looking for them before it slept.",
-    busy_poll_nanos: "Nanoseconds that connections looked, in vain or not.",
+    busy_polled: "Requests that a connection found by busy polling before it slept.",
+    busy_poll_nanos: "Nanoseconds of busy polling, in vain or not.",
 }

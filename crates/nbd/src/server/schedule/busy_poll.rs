@@ -1,35 +1,36 @@
-//! How long a connection, or a virtqueue, looks for its client's next request before it sleeps.
+//! Busy polling: how long a connection, or a virtqueue, polls for its client's next request before it sleeps.
 //!
-//! A client with one request in flight sends the next one soon after an answer, or after it thought. To
-//! sleep and be woken, by an idle core, takes longer than most clients do. So, as KVM does for a
-//! processor that halts, the connection looks into its socket for a while first. How long the waits
-//! were of late decides for how long, whether they were slept through or not: nobody looks for a client
-//! whose waits are long, and what looks in vain pays for it with waits that it has to sleep through.
+//! A client with one request in flight sends the next one soon after an answer, or after some think time.
+//! Going to sleep and being woken on an idle core takes longer than most clients need. So the connection
+//! polls its socket for a while first, as KVM does for a virtual processor that halts. The window follows the
+//! waits of late, whether they were polled or slept through: a client whose waits are long is not polled for,
+//! and polling in vain raises the number of short waits that it takes to start again.
 //!
-//! Looking takes a whole processor, so only few connections may at a time; and unless it is asked for,
-//! only while the machine has some to spare, which [`idle_processors`](super::idle_processors) finds out.
+//! Polling takes a whole processor, so few connections may do it at a time; and, unless the configuration
+//! asks for it, only while the machine has some to spare, which [`idle_processors`](super::idle_processors)
+//! finds out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The first time that is looked for.
+/// The first window.
 const FIRST: Duration = Duration::from_micros(8);
-/// Short waits in a row before there is looking, at least.
+/// Short waits in a row before polling starts, at least.
 const CHEAP: u32 = 4;
-/// And at most, when looking was in vain again and again.
+/// And at most, when polling was in vain again and again.
 const DEAR: u32 = 1024;
-/// Short waits after which a long one does not say that looking was in vain: what it costs is little
-/// beside what they gained. A machine that takes its processors away now and then makes such waits.
+/// Short waits after which a long one does not count as polling in vain: it costs little beside what they
+/// gained. A machine that takes its processors away now and then makes such waits.
 const PAID: u32 = 32;
 
-/// When a connection looks for the next request before it sleeps, and for how long at most. It finds out
-/// for how long that is worth it. Only connections that are alone on their thread look, one for every two
+/// When a connection polls for the next request before it sleeps, and for how long at most; within that it
+/// finds out what is worth it. Only connections that are alone on their thread poll, one for every two
 /// processors at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// It does not look.
+    /// It does not poll.
     Never,
     /// While the machine has processors to spare, as
     /// [`spare_while_idle`](super::idle_processors::spare_while_idle) finds out.
@@ -42,7 +43,7 @@ impl BusyPoll {
     /// While there are processors to spare, for longer than the slowest one takes to wake up (200 us).
     pub const DEFAULT: Self = Self::WhileSpare(Duration::from_micros(200));
 
-    /// The longest that is looked.
+    /// The longest window.
     pub const fn most(self) -> Duration {
         match self {
             Self::Never => Duration::ZERO,
@@ -54,30 +55,30 @@ impl BusyPoll {
 /// What the waits of one connection teach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// A longer wait is not worth looking for.
+    /// A longer wait is not worth polling for.
     most: Duration,
     window: Duration,
     /// Short waits in a row.
     row: u32,
     /// How many there have to be.
     price: u32,
-    /// Short waits since there is looking; `None` while nobody has looked.
+    /// Short waits since polling started; `None` before it did.
     gained: Option<u32>,
 }
 
 impl Waits {
-    /// No wait was seen yet; none longer than `most` is looked for, and none at all if that is zero.
+    /// No wait was seen yet; none longer than `most` is polled for, and none at all if that is zero.
     pub fn new(most: Duration) -> Self {
         Self { most, window: Duration::ZERO, row: 0, price: CHEAP, gained: None }
     }
 
-    /// For how long to look for the next request.
+    /// For how long to poll for the next request.
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// There is looking for so long from now on.
-    pub fn look(&mut self) -> Duration {
+    /// Starts to poll; gives for how long.
+    pub fn poll(&mut self) -> Duration {
         self.gained.get_or_insert(0);
         self.window
     }
@@ -106,16 +107,15 @@ impl Waits {
     }
 }
 
-/// The processors that connections take to look: at most one of every two, so that there is one
-/// for a client, too; and of those that must be to spare ([`BusyPoll::WhileSpare`]) as many as it is said.
-/// Clones are the same ones.
+/// The processors that connections take for busy polling: at most one of every two, which leaves one for
+/// the client; and for [`BusyPoll::WhileSpare`] no more than are said to be idle. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Processors(Arc<Lookers>);
+pub struct Processors(Arc<BusyPollers>);
 
 impl Processors {
-    /// Where there are so many.
+    /// On a machine with so many processors.
     pub fn new(processors: usize) -> Self {
-        Self(Arc::new(Lookers {
+        Self(Arc::new(BusyPollers {
             most: processors / 2,
             now: AtomicUsize::new(0),
             spare: AtomicUsize::new(0),
@@ -124,24 +124,24 @@ impl Processors {
         }))
     }
 
-    /// The most that are taken at a time, whatever is to spare.
+    /// The most that are taken at a time, however many are idle.
     pub(super) fn most(&self) -> usize {
         self.0.most
     }
 
-    /// Has at most so many be taken at a time by those that must be to spare. None until this is called.
+    /// Allows so many to be taken for [`BusyPoll::WhileSpare`] at a time. None until this is called.
     pub(crate) fn set_spare(&self, spare: usize) {
         self.0.spare.store(spare, Relaxed);
     }
 
-    /// Waits until somebody asks for one that is to spare, whether it is given or not: since the last time,
-    /// or from now on. One caller at a time.
+    /// Waits until one was asked for by [`BusyPoll::WhileSpare`], given or not, since the last call. One
+    /// caller at a time.
     pub(super) async fn asked(&self) {
         self.0.wake.notified().await;
         self.0.asked.store(false, Relaxed);
     }
 
-    /// Whether one may be had; nobody is told that it was asked for.
+    /// Whether one may be had; does not count as asking for it.
     pub fn may(&self, when: BusyPoll) -> bool {
         match when {
             BusyPoll::Never => false,
@@ -151,7 +151,7 @@ impl Processors {
     }
 
     /// Takes one, until the result is dropped; `None` when there is none to be had.
-    pub fn take(&self, when: BusyPoll) -> Option<Looker<'_>> {
+    pub fn take(&self, when: BusyPoll) -> Option<BusyPoller<'_>> {
         let most = match when {
             BusyPoll::Never => 0,
             BusyPoll::WhileSpare(_) => self.0.spare().min(self.0.most),
@@ -161,26 +161,26 @@ impl Processors {
             return None;
         }
         let before = self.0.now.fetch_add(1, Relaxed);
-        let looker = Looker(&self.0); // leaves on drop
-        (before < most).then_some(looker)
+        let poller = BusyPoller(&self.0); // leaves on drop
+        (before < most).then_some(poller)
     }
 }
 
 #[derive(Debug)]
-struct Lookers {
+struct BusyPollers {
     most: usize,
     now: AtomicUsize,
-    /// How many may be taken that are to spare.
+    /// How many may be taken for [`BusyPoll::WhileSpare`].
     spare: AtomicUsize,
-    /// Somebody asked for one of these, and who waits for that was woken.
+    /// One of these was asked for, and whoever waits in [`Processors::asked`] was woken.
     asked: AtomicBool,
     wake: Notify,
 }
 
-impl Lookers {
-    /// How many may be taken that are to spare, to somebody who asks.
+impl BusyPollers {
+    /// Asks for one of these; gives how many there are.
     fn spare(&self) -> usize {
-        // Looked at before it is changed: with every request, by all that look.
+        // Read before it is changed: every request of every connection that polls comes by here.
         if self.most > 0 && !self.asked.load(Relaxed) && !self.asked.swap(true, Relaxed) {
             self.wake.notify_one();
         }
@@ -188,11 +188,11 @@ impl Lookers {
     }
 }
 
-/// One that is taken.
+/// A processor that is taken.
 #[derive(Debug)]
-pub struct Looker<'a>(&'a Lookers);
+pub struct BusyPoller<'a>(&'a BusyPollers);
 
-impl Drop for Looker<'_> {
+impl Drop for BusyPoller<'_> {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Relaxed);
     }
@@ -209,10 +209,10 @@ mod tests {
         Duration::from_micros(us)
     }
 
-    /// A wait of a client that is looked for whenever it may be.
+    /// A wait of a client that is polled for whenever it may be.
     fn wait(seen: &mut Waits, us: u64) {
         if !seen.window().is_zero() {
-            seen.look();
+            seen.poll();
         }
         seen.waited(micros(us));
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn short_waits_in_a_row_are_looked_for_until_they_are_covered() {
+    fn short_waits_in_a_row_are_polled_for_until_the_window_covers_them() {
         assert_eq!(after([60; 3]).window(), Duration::ZERO);
         assert_eq!(after([60; 4]).window(), micros(8));
         assert_eq!(after([60; 7]).window(), micros(64));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_thinks_is_not_looked_for() {
+    fn a_client_that_thinks_is_not_polled_for() {
         assert_eq!(after([101; 1000]), Waits::new(MOST));
         assert_eq!(after([60, 60, 60, 5000].repeat(100)), Waits::new(MOST));
         let mut thinks = after([60; 100]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_vain_again_and_again_is_tried_less_and_less() {
+    fn polling_in_vain_again_and_again_makes_it_rarer() {
         let mut seen = after([]);
         for price in [4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
             for _ in 1..price {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_for_when_it_is_off() {
+    fn nothing_is_polled_for_when_it_is_off() {
         let mut off = Waits::new(Duration::ZERO);
         for us in [0, 0, 0, 0, 0, 0, 10, 0] {
             off.waited(micros(us));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_looked_for_pays_nothing() {
+    fn a_connection_that_does_not_poll_pays_nothing() {
         let mut seen = Waits::new(MOST);
         for _ in 0..100 {
             [20, 20, 20, 20, 20, 5000].into_iter().for_each(|us| seen.waited(micros(us)));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_for_two_processors_looks_and_none_on_a_single_one() {
+    fn one_connection_for_two_processors_polls_and_none_on_a_single_one() {
         let always = BusyPoll::Always(MOST);
         assert!(Processors::new(1).take(always).is_none());
         let processors = Processors::new(5);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_processors_that_are_to_spare_gets_as_many_as_there_are() {
+    fn no_more_poll_than_processors_are_to_spare() {
         let (processors, polite) = (Processors::new(8), BusyPoll::WhileSpare(MOST));
         assert!(processors.take(polite).is_none() && !processors.may(polite));
         assert!(processors.take(BusyPoll::Always(MOST)).is_some());
@@ -307,11 +307,11 @@ mod tests {
         assert!(processors.take(polite).is_none());
         processors.set_spare(100);
         let all: Vec<_> = (0..5).map_while(|_| processors.take(polite)).collect();
-        assert_eq!(all.len(), 3, "with the one that still looks half of all");
+        assert_eq!(all.len(), 3, "with the one that still polls half of all");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_told_that_a_processor_was_asked_for() {
+    async fn asking_for_a_processor_wakes_whoever_judges_what_is_idle() {
         let (processors, polite) = (Processors::new(2), BusyPoll::WhileSpare(MOST));
         let asked = async |processors: &Processors| {
             tokio::time::timeout(micros(1), processors.asked()).await.is_ok()
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_now_and_then_does_not_make_looking_dearer() {
+    fn a_long_wait_now_and_then_does_not_make_polling_rarer() {
         let mut seen = after([]);
         for round in 0..100 {
             (0..4 + PAID).for_each(|_| wait(&mut seen, 20));
@@ -342,9 +342,9 @@ mod tests {
     }
 
     proptest! {
-        /// What a client can make the server look for in vain is bounded by its short waits.
+        /// How much a client can make the server poll in vain is bounded by its short waits.
         #[test]
-        fn looking_in_vain_is_paid_for(
+        fn polling_in_vain_is_paid_for(
             rows in prop::collection::vec((0u32..3000, 0u64..=100, 101u64..10_000), 1..40),
         ) {
             let mut seen = Waits::new(MOST);
@@ -362,7 +362,7 @@ mod tests {
                         false => short += 1,
                     }
                     if !seen.window().is_zero() {
-                        seen.look();
+                        seen.poll();
                     }
                     seen.waited(wait);
                     if wait > MOST {

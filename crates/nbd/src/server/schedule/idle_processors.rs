@@ -1,10 +1,10 @@
-//! How many processors the machine has to spare: so many connections may look for the next request before
-//! they sleep ([`BusyPoll::WhileSpare`](super::busy_poll::BusyPoll)).
+//! How many processors the machine has to spare for busy polling
+//! ([`BusyPoll::WhileSpare`](super::busy_poll::BusyPoll)).
 //!
-//! What the kernel counts as idle time of the processors that this process may use decides. While too
-//! little of it is left, others wait for the processors of those that look: then half of these are taken
-//! back, and after a while, which grows each time, it is tried again. Pressure stall information does not
-//! tell: where processors wake late it counts the waking as waiting.
+//! The idle time that the kernel counts of the processors that this process may use decides. When too little
+//! of it is left, other programs are waiting for processors that poll: half of these are taken back, and after
+//! a back-off, which doubles each time, one is tried again. Pressure stall information does not tell: where
+//! processors wake late it counts the waking as waiting.
 
 use super::busy_poll::Processors;
 use block::offload;
@@ -15,24 +15,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the kernel is asked while a connection wants a processor.
+/// How often the kernel is asked while a connection wants to poll.
 const TICK: Duration = Duration::from_millis(100);
-/// Nobody asked for so long: nothing is looked at until somebody does.
+/// When no connection has asked for so long, the kernel is not asked either.
 const REST: Duration = Duration::from_millis(500);
-/// What must be idle before the first one looks, in hundredths of a processor: its client leaves as much
-/// while both sleep in turns.
+/// Idle time before the first connection polls, in hundredths of a processor: a client and a server that
+/// sleep in turns leave as much.
 const FIRST: u64 = 40;
-/// The same before one more looks, beside others that do.
+/// Idle time before one more polls beside others.
 const NEXT: u64 = 100;
-/// What must be idle while somebody looks.
+/// Idle time below which fewer may poll.
 const KEPT: u64 = 15;
-/// What a hypervisor may take meanwhile, in percent of the time: more is wanted elsewhere.
+/// Steal time above which none is to spare, in percent: the hypervisor needs the processors elsewhere.
 const STOLEN: u64 = 2;
-/// Ticks that are looked at together: the kernel counts in hundredths of a second.
+/// Ticks that are judged together: the kernel counts in hundredths of a second.
 const SPAN: usize = 3;
-/// How long it is waited after something was taken back: at first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// After so many times a pause without another one, the next one is as at first.
+/// The back-off after processors were taken back: the first, and the longest.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// After so many times the back-off without another one, the next one is the first again.
 const FORGIVEN: u32 = 10;
 
 /// What processors did since the machine began, in hundredths of a second.
@@ -43,14 +43,14 @@ struct ProcessorTimes {
     idle: u64,
     stolen: u64,
     all: u64,
-    /// How often this process was held up because it had used what it may of them.
-    held_up: u64,
+    /// How often the process was throttled by the quota of its control groups.
+    throttled: u64,
 }
 
 impl ProcessorTimes {
     /// The times of the processors that are `mine`, from a `/proc/stat`; `None` when it is none.
     fn parse(stat: &str, mine: impl Fn(usize) -> bool) -> Option<Self> {
-        let mut sum = Self { processors: 0, idle: 0, stolen: 0, all: 0, held_up: 0 };
+        let mut sum = Self { processors: 0, idle: 0, stolen: 0, all: 0, throttled: 0 };
         for line in stat.lines() {
             let Some((number, times)) = line.strip_prefix("cpu").and_then(|l| l.split_once(' '))
             else {
@@ -75,27 +75,26 @@ impl ProcessorTimes {
         (sum.processors > 0).then_some(sum)
     }
 
-    /// What is idle of them since `before`, in hundredths of a processor; `None` when that cannot be told,
-    /// or when something else says that they are wanted.
+    /// Their idle time since `before`, in hundredths of a processor; `None` when that cannot be told, and when
+    /// steal time or throttling says that there is none to spare.
     fn idle_since(&self, before: &Self) -> Option<u64> {
         // What a processor did that has gone is not in the sum any more.
         let since = |now: u64, then: u64| now.checked_sub(then);
         let all = since(self.all, before.all).filter(|all| *all > 0)?;
         let stolen = since(self.stolen, before.stolen)?;
         // One that is counted is not yet a share.
-        let robbed = stolen > 1 && stolen * 100 > all * STOLEN;
-        if self.processors != before.processors || self.held_up != before.held_up || robbed {
+        let is_stolen = stolen > 1 && stolen * 100 > all * STOLEN;
+        if self.processors != before.processors || self.throttled != before.throttled || is_stolen {
             return None;
         }
         Some(since(self.idle, before.idle)? * self.processors * 100 / all)
     }
 }
 
-/// Where the kernel tells it.
+/// Reads these times from the kernel.
 #[derive(Debug)]
 struct ProcessorReader {
-    /// How the groups of processes fare that this one is in, where there are such groups: its own, the one
-    /// that this is in, and so on.
+    /// `cpu.stat` of the process's control group (v2) and of each above it.
     groups: Vec<PathBuf>,
 }
 
@@ -114,28 +113,29 @@ impl ProcessorReader {
         let is_mine = |number| number < rustix::thread::CpuSet::MAX_CPU && mine.is_set(number);
         let times = ProcessorTimes::parse(&std::fs::read_to_string("/proc/stat").ok()?, is_mine)?;
         let stats = self.groups.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-        let held_up = stats.map(|stat| held_up(&stat)).fold(0, u64::wrapping_add);
+        let throttled = stats.map(|stat| throttled(&stat)).fold(0, u64::wrapping_add);
         // In a container they may be numbered otherwise.
-        (times.processors == u64::from(mine.count())).then_some(ProcessorTimes { held_up, ..times })
+        (times.processors == u64::from(mine.count()))
+            .then_some(ProcessorTimes { throttled, ..times })
     }
 }
 
-/// How often the processes of a group were held up, in its `cpu.stat`.
-fn held_up(stat: &str) -> u64 {
+/// `nr_throttled` of a control group, in its `cpu.stat`.
+fn throttled(stat: &str) -> u64 {
     let count = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What was seen, and said.
+/// How many may poll, and what that was judged by.
 #[derive(Debug)]
 struct SpareProcessors {
-    /// So many may look at most, whatever is idle.
+    /// So many at most, however many are idle.
     most: usize,
-    /// So many may.
+    /// So many now.
     spare: usize,
-    /// Since it is so many.
+    /// The times of the last ticks with this number.
     seen: VecDeque<ProcessorTimes>,
-    /// When there was too little, and how long it is waited then.
+    /// When processors were taken back last, and the back-off from then on.
     refused: Option<(Instant, Duration)>,
     /// More were allowed since.
     tried: bool,
@@ -146,7 +146,7 @@ impl SpareProcessors {
         Self { most, spare: 0, seen: VecDeque::new(), refused: None, tried: false }
     }
 
-    /// Nobody looks: it begins anew when somebody wants to.
+    /// Nobody polls: begins anew when somebody wants to.
     fn rest(&mut self) {
         self.spare = 0;
         self.seen.clear();
@@ -158,7 +158,7 @@ impl SpareProcessors {
         self.seen.push_back(now);
     }
 
-    /// A tick later, with these times: how many processors are to spare until the next one.
+    /// Judges the times of a tick: gives how many processors are to spare until the next one.
     fn judge(&mut self, at: Instant, now: Option<ProcessorTimes>) -> usize {
         let Some(now) = now else {
             self.rest();
@@ -190,8 +190,8 @@ impl SpareProcessors {
     fn refuse(&mut self, at: Instant) {
         let pause = match self.refused {
             Some((_, pause)) if !self.tried => pause,
-            Some((since, pause)) if at - since < pause * FORGIVEN => (pause * 2).min(PAUSES.1),
-            _ => PAUSES.0,
+            Some((since, pause)) if at - since < pause * FORGIVEN => (pause * 2).min(BACK_OFF.1),
+            _ => BACK_OFF.0,
         };
         (self.refused, self.tried) = (Some((at, pause)), false);
     }
@@ -211,7 +211,7 @@ pub async fn spare_while_idle(processors: Processors, stop: impl Future<Output =
     }
 }
 
-/// The same for ever, with what `now` tells of the times.
+/// The same for ever, with times from `now`.
 async fn watch<T: Future<Output = Option<ProcessorTimes>>>(
     processors: &Processors,
     now: impl Fn() -> T,
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A machine of which a test says what is idle.
+    /// A machine whose idle time a test sets.
     struct Machine {
         at: Instant,
         times: ProcessorTimes,
@@ -247,11 +247,11 @@ mod tests {
 
     impl Machine {
         fn new(processors: u64) -> Self {
-            let times = ProcessorTimes { processors, idle: 0, stolen: 0, all: 0, held_up: 0 };
+            let times = ProcessorTimes { processors, idle: 0, stolen: 0, all: 0, throttled: 0 };
             Self { at: Instant::now(), times, spare: SpareProcessors::new(processors as usize / 2) }
         }
 
-        /// So much is idle for a tick, in hundredths of a processor; how many may look then.
+        /// A tick with so much idle time, in hundredths of a processor; gives how many may poll.
         fn tick(&mut self, idle: u64) -> usize {
             let judged = self.spare.judge(self.at, Some(self.times));
             self.at += TICK;
@@ -261,14 +261,14 @@ mod tests {
             judged
         }
 
-        /// The same for many ticks; what was said last.
+        /// Many such ticks; gives the last number.
         fn ticks(&mut self, idle: u64, count: usize) -> usize {
             (0..count).fold(0, |_, _| self.tick(idle))
         }
     }
 
     #[test]
-    fn one_may_look_once_enough_is_idle_and_while_something_is() {
+    fn one_may_poll_once_enough_is_idle_and_while_something_is() {
         let mut machine = Machine::new(2);
         assert_eq!(machine.ticks(30, 20), 0, "too little");
         assert_eq!(machine.ticks(100, 20), 1);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_look_as_leave_something_idle() {
+    fn as_many_poll_as_leave_something_idle() {
         let mut machine = Machine::new(64);
         // Each takes one of the twelve that are idle.
         let mut may = 0;
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_too_little_is_asked_later_and_later_and_forgiven_when_it_holds() {
+    fn the_back_off_doubles_and_is_forgotten_when_a_try_holds() {
         let mut machine = Machine::new(2);
         let refuse = |machine: &mut Machine| {
             while machine.tick(100) == 0 {}
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn processors_that_are_wanted_elsewhere_are_not_to_spare() {
-        let before = ProcessorTimes { processors: 2, idle: 0, stolen: 0, all: 0, held_up: 3 };
+        let before = ProcessorTimes { processors: 2, idle: 0, stolen: 0, all: 0, throttled: 3 };
         let idle = |change: fn(&mut ProcessorTimes)| {
             let mut now = ProcessorTimes { idle: 10, all: 20, ..before };
             change(&mut now);
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(idle(|_| ()), Some(100));
         assert_eq!(idle(|now| now.stolen = 1), Some(100), "no more than the kernel can count");
         assert_eq!(idle(|now| now.stolen = 2), None, "a hypervisor took them");
-        assert_eq!(idle(|now| now.held_up = 4), None, "this process may use no more");
+        assert_eq!(idle(|now| now.throttled = 4), None, "this process may use no more");
         assert_eq!(idle(|now| now.processors = 3), None, "they are others");
         assert_eq!(idle(|now| now.all = 0), None, "no time has passed");
     }
@@ -327,9 +327,10 @@ mod tests {
             cpu1 1 1 1 1 1 1 1 1 0 0\ncpu2 5 5 5 5 5 5 5\nintr 1 2 3\n";
         let times = |mine: &[usize]| ProcessorTimes::parse(stat, |number| mine.contains(&number));
         let first =
-            ProcessorTimes { processors: 1, idle: 54000, stolen: 8, all: 54342, held_up: 0 };
+            ProcessorTimes { processors: 1, idle: 54000, stolen: 8, all: 54342, throttled: 0 };
         assert_eq!(times(&[0]), Some(first));
-        let both = ProcessorTimes { processors: 2, idle: 54010, stolen: 8, all: 54377, held_up: 0 };
+        let both =
+            ProcessorTimes { processors: 2, idle: 54010, stolen: 8, all: 54377, throttled: 0 };
         assert_eq!(times(&[0, 2]), Some(both), "an older kernel tells less");
         assert_eq!(times(&[7]), None);
         for bad in ["", "cpu", "cpu  1 2 3", "cpux 1 2", "cpu0 1 2 3 x 5 6 7 8"] {
@@ -337,8 +338,8 @@ mod tests {
         }
         let most = format!("cpu0 1 1 1 {} 1 1 1 1", u64::MAX);
         assert_eq!(ProcessorTimes::parse(&most, |_| true), None);
-        assert_eq!(held_up("usage_usec 7\nnr_periods 5\nnr_throttled 12\n"), 12);
-        assert_eq!(held_up("usage_usec 7\n"), 0);
+        assert_eq!(throttled("usage_usec 7\nnr_periods 5\nnr_throttled 12\n"), 12);
+        assert_eq!(throttled("usage_usec 7\n"), 0);
     }
 
     #[test]
@@ -364,7 +365,7 @@ mod tests {
                 idle,
                 stolen: 0,
                 all,
-                held_up: 0,
+                throttled: 0,
             }))
         };
         let follow = watch(&processors, now);
@@ -394,12 +395,12 @@ mod tests {
         #[test]
         fn no_times_panic(stat in "(cpu[0-9]{0,3} [0-9 ]{0,40}\n|.{0,20}\n){0,4}", a in any::<[u32; 5]>(), b in any::<[u32; 5]>()) {
             let _ = ProcessorTimes::parse(&stat, |number| number % 2 == 0);
-            let times = |[processors, idle, stolen, all, held_up]: [u32; 5]| ProcessorTimes {
+            let times = |[processors, idle, stolen, all, throttled]: [u32; 5]| ProcessorTimes {
                 processors: u64::from(processors % 1024),
                 idle: idle.into(),
                 stolen: stolen.into(),
                 all: all.into(),
-                held_up: held_up.into(),
+                throttled: throttled.into(),
             };
             let _ = times(a).idle_since(&times(b));
         }

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `order` | who goes first on a thread |
 //! | `lone_receiver` | which connection alone receives on its thread |
-//! | `busy_poll` | for how long the next request is looked for |
-//! | `idle_processors` | how many processors there are to spare for that |
+//! | `busy_poll` | busy polling: for how long a connection polls for the next request |
+//! | `idle_processors` | how many processors the machine has to spare for that |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `spare` | buffers that are kept for reuse |
 //! | `pace` | how fast a client may go |

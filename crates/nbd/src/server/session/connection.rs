@@ -6,8 +6,8 @@
 //! order. When too much is held for the client, its requests stay unread: a client that does not
 //! take its replies stops itself, and costs no more than its limit.
 //!
-//! After the answer of a single request the next one is looked for, as long as its client's waits of
-//! late suggest, before the task sleeps. Where connections are ready at a time, those go first that
+//! After the answer of a single request the task polls for the next one before it sleeps, for as long as its
+//! client's waits of late suggest. Where connections are ready at a time, those go first that
 //! usually have little to do.
 
 mod deadlines;
@@ -52,7 +52,7 @@ const TURNS: usize = 16;
 /// Work of a busy connection before others get theirs: requests, and 4 KiB that they read or write; a
 /// block status or read-ahead more when it was answered.
 const WORK: u64 = 128;
-/// How long a connection may answer and look for more before the runtime has to be asked whether there
+/// How long a connection may answer and poll for more before the runtime has to be asked whether there
 /// is anything else.
 const ATTENTION: Duration = Duration::from_micros(200);
 
@@ -222,8 +222,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         held
     }
 
-    /// Has it look for the next request then, on one of these, before it sleeps.
-    pub(super) fn look(&mut self, when: BusyPoll, processors: &'a Processors) {
+    /// Has it poll for the next request before it sleeps, when it may, on one of these.
+    pub(super) fn set_busy_poll(&mut self, when: BusyPoll, processors: &'a Processors) {
         (self.waits, self.processors) = (Waits::new(when.most()), Some((processors, when)));
     }
 
@@ -310,11 +310,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 {
                     return Poll::Ready(ConnectionEnd::Stopped);
                 }
-                if self.looks() && self.polled.elapsed() >= ATTENTION {
+                if self.busy_polls() && self.polled.elapsed() >= ATTENTION {
                     polling::yield_now(cx);
                     return Poll::Pending;
                 }
-                match self.receive_or_look(cx) {
+                match self.receive_or_poll(cx) {
                     Poll::Pending => self.drained = true,
                     Poll::Ready(Ok(n)) => {
                         progress = true;

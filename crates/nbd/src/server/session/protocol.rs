@@ -278,7 +278,7 @@ impl ConnectionSeat {
             let order = TurnOrder::new(&self.state.light);
             let mut connection = Connection::new(&mut stream, terms, stall, &share, rest, order);
             connection.notice(self.watch.clone());
-            connection.look(limits.busy_poll, &self.state.processors);
+            connection.set_busy_poll(limits.busy_poll, &self.state.processors);
             connection.follow(older);
             drive(connection, told, attached.as_ref()).await
         };

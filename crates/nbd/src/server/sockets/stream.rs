@@ -8,13 +8,13 @@
 //! their answers would so take what others need.
 //!
 //! In the same way a unix socket wakes its peer each time that something it sent is taken, a peer
-//! that sleeps until its answer comes too. So short requests are looked at first, and taken when the
-//! answers were sent: by then the peer is awake. But for a single one: its peer is better woken early,
-//! while the answer is made.
+//! that sleeps until its answer comes too. So short requests are peeked at (MSG_PEEK) first, and taken when
+//! the answers were sent: by then the peer is awake. A single one is taken at once: its peer is better woken
+//! early, while the answer is made.
 //!
-//! Whoever expects the next request soon has the socket looked into for a while before its task
-//! sleeps ([`Watch::look`]). Where that finds one request after another the socket is not registered
-//! for reading any more, until it fails: no other thread is woken to learn what is known already.
+//! A connection that expects the next request soon has the socket polled for a while before its task sleeps
+//! ([`Watch::busy_poll`]). Where that finds one request after another the socket is not registered for reading
+//! any more, until it fails: no other thread is woken to learn what is known already.
 //!
 //! It is registered with the runtime that polls it first, and has to stay there.
 
@@ -37,15 +37,15 @@ use tokio::time::Instant;
 
 /// Sends without a lack of room until the room is no longer asked for.
 const CALM: u32 = 64;
-/// What is received is looked at first while it is shorter than this, in bytes: as many requests
+/// What is received is peeked at first while it is shorter than this, in bytes: as many requests
 /// without payload as a client usually has in flight.
 const SHORT: usize = 2048;
 /// But not while it is no longer than this, in bytes: a single request.
 const SINGLE: usize = 32;
-/// Requests in a row that were found by looking until the socket is no longer registered for reading.
+/// Requests in a row that were found by busy polling until the socket is no longer registered for reading.
 const FOUND: u32 = 16;
-/// Looks between two at the clock.
-const LOOKS: u32 = 8;
+/// Tries to receive between two readings of the clock.
+const TRIES: u32 = 8;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
@@ -53,48 +53,48 @@ pub struct ConnectedSocket {
     socket: Arc<OwnedFd>,
     /// While its task sleeps until something comes, or room is asked for.
     registration: Option<Registration>,
-    /// For how long the next read looks before it waits, in nanoseconds.
-    look: Arc<AtomicU64>,
-    /// Reads in a row that found something by looking.
+    /// For how long the next read polls before it waits, in nanoseconds.
+    busy_poll: Arc<AtomicU64>,
+    /// Reads in a row that found something by polling.
     found: u32,
     seen: PeekedBytes,
 }
 
-/// Bytes that were looked at, and are still to be taken out of the socket.
+/// Bytes that were peeked at, and are still to be taken out of the socket.
 #[derive(Debug)]
 struct PeekedBytes {
     socket: Arc<OwnedFd>,
     bytes: usize,
-    /// The next ones are looked at: those before were short, and several requests.
-    looks: bool,
-    /// Looking is worth something.
+    /// The next ones are peeked at: those before were short, and several requests.
+    peeks: bool,
+    /// Only there is peeking worth something.
     is_unix: bool,
 }
 
 impl PeekedBytes {
-    /// Receives what is there, by looking at it or by taking it.
+    /// Receives what is there, by peeking at it or by taking it.
     fn receive(&mut self, room: &mut [u8]) -> rustix::io::Result<usize> {
         self.take()?;
-        if self.looks && self.is_unix {
+        if self.peeks && self.is_unix {
             let most = room.len().min(SHORT);
             let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
             let (got, _) = rustix::net::recv(&self.socket, &mut room[..most], flags)?;
             if got < SHORT {
-                (self.bytes, self.looks) = (got, got > SINGLE);
+                (self.bytes, self.peeks) = (got, got > SINGLE);
                 return Ok(got);
             }
         }
         let (got, _) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
-        self.looks = (SINGLE + 1..SHORT).contains(&got);
+        self.peeks = (SINGLE + 1..SHORT).contains(&got);
         Ok(got)
     }
 
     /// Receives what is there, or comes within `time`.
-    fn look(&mut self, room: &mut [u8], time: Duration) -> rustix::io::Result<usize> {
+    fn poll(&mut self, room: &mut [u8], time: Duration) -> rustix::io::Result<usize> {
         let end = Instant::now() + time;
-        // A look takes longer than a tenth of a microsecond: it also ends when the clock stands.
+        // A try takes longer than a tenth of a microsecond: it also ends when the clock stands.
         for _ in 0..=time.as_micros() {
-            for _ in 0..LOOKS {
+            for _ in 0..TRIES {
                 match self.receive(room) {
                     Err(Errno::AGAIN | Errno::INTR) => std::hint::spin_loop(),
                     done => return done,
@@ -107,7 +107,7 @@ impl PeekedBytes {
         Err(Errno::AGAIN)
     }
 
-    /// Takes what was looked at.
+    /// Takes what was peeked at.
     #[inline]
     fn take(&mut self) -> rustix::io::Result<()> {
         while self.bytes > 0 {
@@ -158,18 +158,18 @@ pub(in crate::server) enum Hangup {
     All,
 }
 
-/// Looks at a connection from beside, and has it look itself.
+/// Tells the state of a connection's socket, and has it polled.
 #[derive(Debug, Clone)]
 pub struct Watch {
     socket: Weak<OwnedFd>,
-    look: Arc<AtomicU64>,
+    busy_poll: Arc<AtomicU64>,
 }
 
 impl Watch {
-    /// The next read, if it finds nothing, looks for so long whether something comes, and takes the
+    /// Has the next read, if it finds nothing, poll for so long whether something comes; that takes the
     /// processor meanwhile.
-    pub fn look(&self, time: Duration) {
-        self.look.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    pub fn busy_poll(&self, time: Duration) {
+        self.busy_poll.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Whether the next step is the peer's: there is nothing of it to receive, or it does not take what is
@@ -210,13 +210,13 @@ impl ConnectedSocket {
     pub fn new(socket: OwnedFd) -> Self {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
-        let seen = PeekedBytes { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
-        Self { socket, registration: None, look: Arc::default(), found: 0, seen }
+        let seen = PeekedBytes { socket: Arc::clone(&socket), bytes: 0, peeks: false, is_unix };
+        Self { socket, registration: None, busy_poll: Arc::default(), found: 0, seen }
     }
 
-    /// For somebody who looks at it from beside.
+    /// A handle on its socket for others than its task.
     pub fn watch(&self) -> Watch {
-        Watch { socket: Arc::downgrade(&self.socket), look: Arc::clone(&self.look) }
+        Watch { socket: Arc::downgrade(&self.socket), busy_poll: Arc::clone(&self.busy_poll) }
     }
 
     /// The socket alone.
@@ -302,13 +302,13 @@ impl AsyncRead for ConnectedSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, registration, look, found, seen } = self.get_mut();
-        // More is wanted before there was an answer: what was looked at must not keep it out.
+        let Self { socket, registration, busy_poll, found, seen } = self.get_mut();
+        // More is wanted before there was an answer: what was peeked at must not keep it out.
         seen.take()?;
-        if look.load(Relaxed) > 0 {
-            let time = Duration::from_nanos(look.swap(0, Relaxed));
+        if busy_poll.load(Relaxed) > 0 {
+            let time = Duration::from_nanos(busy_poll.swap(0, Relaxed));
             let asks_for_room = registration.as_ref().is_some_and(Registration::asks_for_room);
-            match seen.look(buf.initialize_unfilled(), time) {
+            match seen.poll(buf.initialize_unfilled(), time) {
                 Ok(got) => {
                     buf.advance(got);
                     *found = found.saturating_add(1);

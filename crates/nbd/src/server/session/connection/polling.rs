@@ -1,4 +1,4 @@
-//! After the answer of a single request: the next one is looked for before the task sleeps.
+//! Busy polling after the answer of a single request, before the task sleeps.
 
 use super::Connection;
 use std::future::Future;
@@ -19,36 +19,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
-    /// Whether it is worth to look for the next request.
-    fn would_look(&self) -> bool {
+    /// Whether polling for the next request is worth it.
+    fn would_busy_poll(&self) -> bool {
         self.fresh
             && self.watch.is_some()
             && !self.waits.window().is_zero()
             && self.receiver.is_alone()
     }
 
-    /// Whether the next request is to be looked for, as it seems.
-    pub(super) fn looks(&self) -> bool {
-        self.would_look() && self.processors.is_some_and(|(processors, when)| processors.may(when))
+    /// Whether the next receive will probably poll.
+    pub(super) fn busy_polls(&self) -> bool {
+        self.would_busy_poll()
+            && self.processors.is_some_and(|(processors, when)| processors.may(when))
     }
 
-    /// Receives once; first looks for something if that is worth it.
-    pub(super) fn receive_or_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let looker = match (self.processors, &self.watch) {
-            (Some((processors, when)), Some(watch)) if self.would_look() => {
-                let looker = processors.take(when);
-                looker.map(|looker| {
-                    let window = self.waits.look();
-                    watch.look(window);
-                    (looker, window, Instant::now())
+    /// Receives once, and polls for something if that is worth it.
+    pub(super) fn receive_or_poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let poller = match (self.processors, &self.watch) {
+            (Some((processors, when)), Some(watch)) if self.would_busy_poll() => {
+                let poller = processors.take(when);
+                poller.map(|poller| {
+                    let window = self.waits.poll();
+                    watch.busy_poll(window);
+                    (poller, window, Instant::now())
                 })
             }
             _ => None,
         };
         self.fresh = false;
         let received = self.receive(cx);
-        if let (Some((_, window, from)), Some(watch)) = (looker, &self.watch) {
-            watch.look(Duration::ZERO); // one that was not needed
+        if let (Some((_, window, from)), Some(watch)) = (poller, &self.watch) {
+            watch.busy_poll(Duration::ZERO); // one that was not needed
             let now = Instant::now();
             // It may have waited for the processor, too.
             self.engine.tally.busy_poll_nanos += (now - from).min(window).as_nanos() as u64;
@@ -67,7 +68,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 }
 
-/// Has the task woken when the runtime has looked for everything else that is to be done.
+/// Has the task woken once the runtime has given everything else its turn.
 pub(super) fn yield_now(cx: &mut Context<'_>) {
     let woken = std::pin::pin!(tokio::task::yield_now()).poll(cx);
     debug_assert!(woken.is_pending());

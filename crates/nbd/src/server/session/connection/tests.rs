@@ -125,7 +125,7 @@ fn served<'a>(
         order(),
     );
     connection.notice(Some(watch));
-    connection.look(BusyPoll::Always(Duration::from_millis(10)), processors);
+    connection.set_busy_poll(BusyPoll::Always(Duration::from_millis(10)), processors);
     connection
 }
 
@@ -169,7 +169,7 @@ async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_tu
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
     warm_up(&mut connection, &client).await;
-    assert_eq!(found(&registry), 0, "looking was in vain");
+    assert_eq!(found(&registry), 0, "polling was in vain");
     client.quick.store(true, Relaxed);
     client.ask();
     let mut all = 0;
@@ -195,13 +195,13 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
     warm_up(&mut connection, &client).await;
     client.quick.store(true, Relaxed);
 
-    let looks = processors.take(BusyPoll::Always(Duration::MAX));
+    let taken = processors.take(BusyPoll::Always(Duration::MAX));
     client.ask();
     for _ in 0..20 {
         assert_eq!(answered(&mut connection, &client).await, 1);
     }
-    assert_eq!(found(&registry), 0, "another one looks");
-    drop(looks);
+    assert_eq!(found(&registry), 0, "another one polls");
+    drop(taken);
     for _ in 0..20 {
         other_client.ask();
         assert_eq!(answered(&mut other, &other_client).await, 1);
@@ -220,7 +220,7 @@ async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
-    connection.look(BusyPoll::WhileSpare(Duration::from_millis(10)), &processors);
+    connection.set_busy_poll(BusyPoll::WhileSpare(Duration::from_millis(10)), &processors);
     warm_up(&mut connection, &client).await;
     client.quick.store(true, Relaxed);
     client.ask();
@@ -274,7 +274,7 @@ async fn a_client_on_another_thread_is_found_and_answered() {
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
     // Longer than anybody waits: it finds the client at last, on the slowest machine.
-    connection.look(BusyPoll::Always(Duration::from_secs(2)), &processors);
+    connection.set_busy_poll(BusyPoll::Always(Duration::from_secs(2)), &processors);
     client.socket.set_nonblocking(false).unwrap();
     let asking = block::offload(move || {
         let mut reply = [0; LEN + 16];

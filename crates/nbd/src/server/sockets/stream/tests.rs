@@ -140,11 +140,11 @@ async fn what_comes_is_found_by_looking_once_for_each_time_that_was_given() {
         if round < FOUND {
             assert_eq!(read_now(&mut stream, 8).await, None, "nobody told it");
         }
-        watch.look(Duration::from_secs(20));
+        watch.busy_poll(Duration::from_secs(20));
         assert_eq!(read_now(&mut stream, 8).await, Some(3));
         assert_eq!(asked(&stream).is_empty(), round >= FOUND, "after {round}");
     }
-    watch.look(Duration::from_micros(50));
+    watch.busy_poll(Duration::from_micros(50));
     assert_eq!(read_now(&mut stream, 8).await, None);
     assert!(!asked(&stream).is_empty(), "it has to be woken again");
     (&peer).write_all(b"late").unwrap();
@@ -152,14 +152,14 @@ async fn what_comes_is_found_by_looking_once_for_each_time_that_was_given() {
     let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut buf));
     assert_eq!(read.await.unwrap().unwrap(), 4);
     drop(peer);
-    watch.look(Duration::from_secs(20));
+    watch.busy_poll(Duration::from_secs(20));
     assert_eq!(read_now(&mut stream, 8).await, Some(0), "the end is found, too");
 }
 
 #[tokio::test(start_paused = true)]
 async fn looking_ends_even_when_the_clock_stands() {
     let (_peer, mut stream) = pair();
-    stream.watch().look(Duration::from_millis(1));
+    stream.watch().busy_poll(Duration::from_millis(1));
     assert_eq!(read_now(&mut stream, 8).await, None);
 }
 
