@@ -325,7 +325,8 @@ fn the_usual_policy_is_the_best_over_all_loads_and_never_far_behind_lru() {
 /// Over all traces, client caches and sizes of which a cache does not hold everything, the policy
 /// picked from 1/64 of the blocks saves 11.8 % of LRU's misses; 10.3 % when the trace P2 is not there
 /// (it is where P3 is from: moka-rs/cache-trace on GitHub).
-/// Reads of linux-mysql never come back: 15 of the cells cannot gain anything.
+/// Reads of linux-mysql never come back: 15 of the cells cannot gain anything. An oracle that picks the best of the
+/// judged candidates, or with `SOJOURN_POLICIES=all` of all, gains 0.05 points of hit ratio more on average at most.
 #[test]
 fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     let Some(dir) = traces() else { return };
@@ -342,6 +343,7 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     ];
     let (mut saved, mut error, mut cells) = (0.0, 0.0, 0);
     let (mut within, mut intervals) = (0, 0);
+    let (mut regret, mut worst) = (0.0, 0.0_f64);
     let judged = ["lru", "duel", "arc", "lirs", "s3fifo", "fmpq", "wtinylfu"];
     let judged = judged.map(|name| name.parse::<PolicyKind>().unwrap());
     let mut wanted = 11.0;
@@ -367,12 +369,20 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
                     continue;
                 }
                 let advice = tune(&stream, &TuningQuestion::new(blocks)).unwrap();
-                for candidate in advice.candidates.iter().filter(|c| judged.contains(&c.policy)) {
+                let mut oracle = 0.0_f64;
+                for candidate in &advice.candidates {
+                    let is_judged = judged.contains(&candidate.policy);
+                    if !is_judged && !whole_table() {
+                        continue;
+                    }
                     let outcome =
                         run(SimulatedPolicy::Kind(candidate.policy), blocks, &stream, false);
-                    let off = (outcome.hit_ratio() - candidate.hit_ratio).abs();
-                    within += u32::from(off <= candidate.error);
-                    intervals += 1;
+                    oracle = oracle.max(outcome.hit_ratio());
+                    if is_judged {
+                        let off = (outcome.hit_ratio() - candidate.hit_ratio).abs();
+                        within += u32::from(off <= candidate.error);
+                        intervals += 1;
+                    }
                 }
                 let best = run(SimulatedPolicy::Kind(advice.best().policy), blocks, &stream, false);
                 let lru = stream.len() as u64 - curve.hits(blocks);
@@ -386,6 +396,8 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
                 );
                 saved += less;
                 error += (best.hit_ratio() - advice.best().hit_ratio).abs();
+                regret += (oracle - best.hit_ratio()).max(0.0);
+                worst = worst.max(oracle - best.hit_ratio());
                 cells += 1;
             }
         }
@@ -394,6 +406,13 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     println!("{cells} cells: {saved:.2} % fewer misses than LRU; mean error {error:.4}");
     assert!(saved >= wanted, "{saved:.2} % fewer misses than LRU");
     assert!(error < 0.006, "mean error of the expected hit ratio: {error:.4}");
+    let regret = regret / f64::from(cells);
+    println!(
+        "an oracle's pick has {:.4} points more, {:.2} at most",
+        regret * 100.0,
+        worst * 100.0
+    );
+    assert!(regret <= 0.0005, "an oracle's pick has {:.4} points more", regret * 100.0);
     println!("{within} of {intervals} hit ratios within the stated error");
     assert!(f64::from(within) >= 0.95 * f64::from(intervals), "{within} of {intervals}");
 }
