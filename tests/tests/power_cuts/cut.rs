@@ -30,8 +30,15 @@ impl Cuts {
     }
 
     /// Writes to the file `image` what the disk may hold when its power is cut after `position` events,
-    /// not less than in the last call. `dice` say which. Gives what was chosen.
-    pub(crate) fn image_at(&mut self, position: usize, dice: &mut Dice, image: &Path) -> String {
+    /// not less than in the last call. `dice` say which; from the event `whole` on everything is there. Gives
+    /// what was chosen.
+    pub(crate) fn image_at(
+        &mut self,
+        position: usize,
+        dice: &mut Dice,
+        whole: usize,
+        image: &Path,
+    ) -> String {
         let window = &self.events[self.durable..position];
         if let Some(flush) = window.iter().rposition(|event| matches!(event, Event::Flush)) {
             window[..flush].iter().for_each(|event| apply(&self.base, event));
@@ -44,8 +51,10 @@ impl Cuts {
         let kept_of_16 = [0, 1, 4, 8, 12, 15, 16][dice.below(7) as usize];
         let torn_of_16 = [0, 0, 2, 8][dice.below(4) as usize];
         let (mut kept, mut torn) = (0, 0);
-        for event in window {
-            if dice.below(16) < torn_of_16 {
+        for (index, event) in window.iter().enumerate() {
+            if self.durable + index >= whole {
+                apply(&image, event);
+            } else if dice.below(16) < torn_of_16 {
                 torn += 1;
                 apply_torn(&image, event, self.file_system, dice);
             } else if dice.below(16) < kept_of_16 {
@@ -54,6 +63,41 @@ impl Cuts {
             }
         }
         format!("of {} unflushed writes {kept} are whole and {torn} torn", window.len())
+    }
+
+    /// Which unflushed write is missed by a state that is wrong: the newest one without which, the choice of the
+    /// `dice` before it and everything behind it being there, it stays wrong. `is_wrong` checks a state.
+    pub(crate) fn missed(
+        &mut self,
+        position: usize,
+        dice: impl Fn() -> Dice,
+        image: &Path,
+        is_wrong: impl Fn() -> bool,
+    ) -> String {
+        let is_wrong_from = |states: &mut Self, whole: usize| {
+            states.image_at(position, &mut dice(), whole, image);
+            is_wrong()
+        };
+        if is_wrong_from(self, 0) {
+            return "it is wrong with everything that was written, too".into();
+        }
+        if !is_wrong_from(self, position) {
+            return "it is right when it is checked again".into();
+        }
+        let (mut right, mut wrong) = (self.durable, position);
+        while wrong - right > 1 {
+            let middle = right.midpoint(wrong);
+            match is_wrong_from(self, middle) {
+                true => wrong = middle,
+                false => right = middle,
+            }
+        }
+        let what = match &self.events[right] {
+            Event::Write { offset, data } => format!("write of {} bytes at {offset}", data.len()),
+            Event::Zeroes { offset, length } => format!("hole of {length} bytes at {offset}"),
+            Event::Flush => "flush".into(),
+        };
+        format!("it misses the {what}, {} events before the cut", position - right)
     }
 }
 

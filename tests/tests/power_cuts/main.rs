@@ -191,22 +191,19 @@ fn cut(
     for (index, position) in positions.into_iter().enumerate() {
         let image = place.path("image");
         let choice = |purpose| Dice::new(seed.wrapping_add(index as u64), purpose);
-        let cut = states.image_at(position, &mut choice(6), &image);
-        let checked = check::image(
-            file_system,
-            &image,
-            &place.path("mounted"),
-            ledger,
-            position,
-            &mut choice(7),
-        );
-        if let Err(error) = checked {
+        let cut = states.image_at(position, &mut choice(6), position, &image);
+        let check = || {
+            let at = place.path("mounted");
+            check::image(file_system, &image, &at, ledger, position, &mut choice(7))
+        };
+        if let Err(error) = check() {
             let mut text = format!("cut {index}, after {position} events; {cut}: {error}");
             if failed.len() < KEPT {
-                states.image_at(position, &mut choice(6), &image);
+                let missed = states.missed(position, || choice(6), &image, || check().is_err());
+                states.image_at(position, &mut choice(6), position, &image);
                 let kept = std::env::temp_dir().join(format!("cut-{file_system:?}-{seed}-{index}"));
                 cut::copy_sparse(&image, &kept);
-                text.push_str(&format!("\nthe disk is kept: {}", kept.display()));
+                text.push_str(&format!("\n{missed}\nthe disk is kept: {}", kept.display()));
             }
             println!("{text}");
             failed.push(text);
