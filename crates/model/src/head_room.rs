@@ -4,13 +4,16 @@
 //! The demands are measured in the interval that is looked at, not fitted to a load of our own:
 //!
 //! - the processor's by the utilisation law: busy time for each answer;
-//! - the backend's from how the time of a load grows with the loads that were under way when it
-//!   began. The loads under way are a network of their own, of a queue and a delay, and whoever comes
+//! - the backend's from how the time of a read grows with the reads that were under way when it
+//!   began. The reads under way are a network of their own, of a queue and a delay, and whoever comes
 //!   to n of them finds it as it is with n customers for ever (P. Norton's theorem for queues: Chandy,
 //!   Herzog, Woo, "Parametric analysis of queuing networks", IBM JRD 1975; the arrival theorem: Reiser
-//!   and Lavenberg, JACM 1980). So the queue and the delay are those whose solution meets the times
-//!   best. Where loads never met, all of it is taken for the queue's: the answer is then on the safe
-//!   side;
+//!   and Lavenberg, JACM 1980). Who comes while one is served waits for the rest of its service, which
+//!   depends on how much services vary (Reiser, "A queueing network analysis of computer communication
+//!   networks with window flow control", IEEE Trans. Comm. 1979): half of it where all are alike, all of it
+//!   where they are exponential. So the queue, how much it varies and the delay are those whose solution
+//!   meets the times best. Where reads never met, all of it is taken for the queue's: the answer is then on the
+//!   safe side;
 //! - what requests take beyond that, for reasons nobody counts, is a delay.
 //!
 //! A client is away from the server for what Little's law leaves of its time.
@@ -23,38 +26,38 @@ use block::{Error, Result};
 
 /// Requests that are needed for an answer.
 pub const ENOUGH_REQUESTS: u64 = 1000;
-/// Loads that are needed to tell a queue from a delay.
-const ENOUGH_LOADS: u64 = 100;
+/// Reads that have to meet others to tell a queue from a delay.
+const ENOUGH_MET: u64 = 100;
 /// Customers that are looked at: each request under way is one.
 const MOST: u32 = 1 << 24;
 /// Up to so many exactly.
 const EXACT: u32 = 4096;
 
-/// Numbers of loads under way that are told apart.
+/// Numbers of reads under way that are told apart.
 pub const DEPTHS: usize = 32;
 
-/// Loads from the backend, by how many others were under way when each began; the last place is for
+/// Reads of the backend, by how many others were under way when each began; the last place is for
 /// all that are more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Loads(pub [LoadsAtDepth; DEPTHS]);
+pub struct Reads(pub [ReadTimes; DEPTHS]);
 
-/// Loads that began with the same number of others under way.
+/// Reads that began with the same number of others under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LoadsAtDepth {
+pub struct ReadTimes {
     /// How many.
     pub count: u64,
     /// The sum of their times, in seconds.
     pub seconds: f64,
 }
 
-impl Loads {
+impl Reads {
     /// How many there were.
     pub fn count(&self) -> u64 {
-        self.0.iter().map(|load| load.count).sum()
+        self.0.iter().map(|read| read.count).sum()
     }
 
     fn seconds(&self) -> f64 {
-        self.0.iter().map(|load| load.seconds).sum()
+        self.0.iter().map(|read| read.seconds).sum()
     }
 }
 
@@ -73,8 +76,8 @@ pub struct ServerInterval {
     pub cpu_seconds: f64,
     /// Processors that it may use.
     pub cpus: u32,
-    /// Loads from the backend.
-    pub loads: Loads,
+    /// Reads of the backend.
+    pub reads: Reads,
 }
 
 /// How far a server may be driven.
@@ -112,8 +115,8 @@ pub struct HeadRoom {
     pub busy: (f64, f64),
     /// Processor time for each request, in seconds.
     pub cpu: f64,
-    /// A load's time of service, one after the other, and its delay, in seconds.
-    pub load: (f64, f64),
+    /// A read's time of service, one after the other, and its delay, in seconds.
+    pub read: (f64, f64),
 }
 
 /// How many more clients like those that were seen a server holds. `None` when too little was asked
@@ -125,15 +128,15 @@ pub fn head_room(seen: &ServerInterval, limits: OperatingLimits) -> Result<Optio
     if seen.requests < ENOUGH_REQUESTS || seen.clients == 0 || seen.cpu_seconds <= 0.0 {
         return Ok(None);
     }
-    let all = [seen.seconds, seen.response_seconds, seen.cpu_seconds, seen.loads.seconds()];
+    let all = [seen.seconds, seen.response_seconds, seen.cpu_seconds, seen.reads.seconds()];
     if !all.iter().all(|value| value.is_finite() && *value >= 0.0) || seen.seconds <= 0.0 {
         return Err(Error::invalid("an interval or times that are no times"));
     }
     let requests = seen.requests as f64;
     let rate = requests / seen.seconds;
     let response = seen.response_seconds / requests;
-    let (service, delay) = queue_and_delay(&seen.loads);
-    let visits = seen.loads.count() as f64 / requests;
+    let (service, delay) = queue_and_delay(&seen.reads);
+    let visits = seen.reads.count() as f64 / requests;
     let cpu = seen.cpu_seconds / requests;
 
     // Little's law: those in the server and those away from it are all. Clients that have several
@@ -209,7 +212,7 @@ pub fn head_room(seen: &ServerInterval, limits: OperatingLimits) -> Result<Optio
             (rate * visits * service).min(1.0),
         ),
         cpu,
-        load: (service, delay),
+        read: (service, delay),
     }))
 }
 
@@ -238,34 +241,39 @@ fn network(away: f64, cpu: f64, cpus: u32, backend: f64, delay: f64) -> Result<N
     )
 }
 
-/// The time of service of a load and its delay, in seconds: least squares, over the depths, of the
-/// loads' mean times against a queue's and a delay's, weighted by how many loads there were.
-fn queue_and_delay(loads: &Loads) -> (f64, f64) {
+/// The time of service of a read and its delay, in seconds: least squares, over the depths, of the
+/// reads' mean times against a queue's and a delay's, weighted by how many reads there were.
+fn queue_and_delay(reads: &Reads) -> (f64, f64) {
     /// Shares that are tried.
     const STEPS: u32 = 128;
-    if loads.count() == 0 {
+    /// Squares of the coefficient of variation that are tried: from services that are all alike to exponential ones.
+    const VARIATIONS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+    if reads.count() == 0 {
         return (0.0, 0.0);
     }
-    // The best time of a load alone for one share of the queue in it, and how far off it is.
-    let fit = |share: f64| {
+    // The best time of a read alone for one share of the queue in it, and how far off it is.
+    let fit = |share: f64, variation: f64| {
         let (mut gg, mut gl, mut ll) = (0.0, 0.0, 0.0);
-        for (load, shape) in loads.0.iter().zip(shape(share)) {
-            gg += load.count as f64 * shape * shape;
-            gl += load.seconds * shape;
+        for (read, shape) in reads.0.iter().zip(shape(share, variation)) {
+            gg += read.count as f64 * shape * shape;
+            gl += read.seconds * shape;
             ll +=
-                if load.count > 0 { load.seconds * load.seconds / load.count as f64 } else { 0.0 };
+                if read.count > 0 { read.seconds * read.seconds / read.count as f64 } else { 0.0 };
         }
         let alone = gl / gg;
         (alone, ll - alone * gl)
     };
-    let met: u64 = loads.0[1..].iter().map(|load| load.count).sum();
-    let mut best = (1.0, fit(1.0));
-    if met >= ENOUGH_LOADS {
-        for step in (0..STEPS).rev() {
-            let share = f64::from(step) / f64::from(STEPS);
-            let found = fit(share);
-            if found.1 < best.1.1 {
-                best = (share, found);
+    let met: u64 = reads.0[1..].iter().map(|read| read.count).sum();
+    // What varies least is the longest service: where nothing tells, the safe one.
+    let mut best = (1.0, fit(1.0, VARIATIONS[0]));
+    if met >= ENOUGH_MET {
+        for variation in VARIATIONS {
+            for step in (0..=STEPS).rev() {
+                let share = f64::from(step) / f64::from(STEPS);
+                let found = fit(share, variation);
+                if found.1 < best.1.1 {
+                    best = (share, found);
+                }
             }
         }
     }
@@ -273,16 +281,19 @@ fn queue_and_delay(loads: &Loads) -> (f64, f64) {
     (alone * share, alone * (1.0 - share))
 }
 
-/// The mean time of a load that finds 0, 1, 2, … others under way, in units of that of one that
+/// The mean time of a read that finds 0, 1, 2, … others under way, in units of that of one that
 /// finds none, of which `share` is service at a queue and the rest delay: mean value analysis of the
-/// two.
-fn shape(share: f64) -> [f64; DEPTHS] {
-    let mut queue = 0.0;
+/// two. `variation` is the square of the services' coefficient of variation, from 0 to 1.
+fn shape(share: f64, variation: f64) -> [f64; DEPTHS] {
+    // What is saved of the service that is under way: the part of it that is over.
+    let over = (1.0 - variation) / 2.0;
+    let (mut queue, mut busy) = (0.0, 0.0);
     let mut times = [0.0; DEPTHS];
     for (before, time) in times.iter_mut().enumerate() {
-        let residence = share * (1.0 + queue);
+        let residence = share * (1.0 + queue - over * busy);
         *time = residence + 1.0 - share;
-        queue = (before + 1) as f64 / *time * residence;
+        let rate = (before + 1) as f64 / *time;
+        (queue, busy) = (rate * residence, (rate * share).min(1.0));
     }
     times
 }
@@ -300,6 +311,8 @@ mod tests {
         delay: f64,
         misses: f64,
         think: f64,
+        /// Whether the backend's services are all alike, or exponential.
+        alike: bool,
     }
 
     /// Exponential numbers, always the same.
@@ -337,7 +350,7 @@ mod tests {
                 response_seconds: 0.0,
                 cpu_seconds: 0.0,
                 cpus: 1,
-                loads: Loads::default(),
+                reads: Reads::default(),
             };
             while seen.requests < requests {
                 let Some(Reverse((time, what, client))) = events.pop() else { break };
@@ -354,12 +367,14 @@ mod tests {
                     cpu_free
                 } else {
                     ends.retain(|end| *end > now);
-                    disk_free = disk_free.max(now) + dice.exponential(self.backend);
+                    let service =
+                        if self.alike { self.backend } else { dice.exponential(self.backend) };
+                    disk_free = disk_free.max(now) + service;
                     let end = disk_free + self.delay;
                     ends.push(end);
-                    let load = &mut seen.loads.0[ends.len().min(DEPTHS) - 1];
-                    load.count += 1;
-                    load.seconds += end - now;
+                    let read = &mut seen.reads.0[ends.len().min(DEPTHS) - 1];
+                    read.count += 1;
+                    read.seconds += end - now;
                     end
                 };
                 seen.requests += 1;
@@ -382,16 +397,41 @@ mod tests {
     fn a_known_servers_room_is_found_from_few_clients() {
         for (server, clients, bottleneck) in [
             (
-                Server { cpu: 1e-3, backend: 6e-3, delay: 0.0, misses: 0.3, think: 0.1 },
+                Server {
+                    cpu: 1e-3,
+                    backend: 6e-3,
+                    delay: 0.0,
+                    misses: 0.3,
+                    think: 0.1,
+                    alike: false,
+                },
                 8,
                 "backend",
             ),
             (
-                Server { cpu: 1e-3, backend: 6e-3, delay: 4e-3, misses: 0.3, think: 0.1 },
+                Server {
+                    cpu: 1e-3,
+                    backend: 6e-3,
+                    delay: 4e-3,
+                    misses: 0.3,
+                    think: 0.1,
+                    alike: false,
+                },
                 12,
                 "backend",
             ),
-            (Server { cpu: 2e-3, backend: 1e-3, delay: 0.0, misses: 0.1, think: 0.05 }, 6, "cpu"),
+            (
+                Server {
+                    cpu: 2e-3,
+                    backend: 1e-3,
+                    delay: 0.0,
+                    misses: 0.1,
+                    think: 0.05,
+                    alike: false,
+                },
+                6,
+                "cpu",
+            ),
         ] {
             let truth = server.truth().sweep(400).unwrap();
             let busy =
@@ -412,19 +452,53 @@ mod tests {
 
     #[test]
     fn a_queue_is_told_from_a_delay() {
-        let server = Server { cpu: 1e-4, backend: 2e-3, delay: 5e-3, misses: 0.5, think: 5e-3 };
+        let server = Server {
+            cpu: 1e-4,
+            backend: 2e-3,
+            delay: 5e-3,
+            misses: 0.5,
+            think: 5e-3,
+            alike: false,
+        };
         let seen = server.run(6, 100_000);
-        let (service, delay) = queue_and_delay(&seen.loads);
+        let (service, delay) = queue_and_delay(&seen.reads);
         assert!((service / 2e-3 - 1.0).abs() < 0.2, "{service}");
         assert!((delay / 5e-3 - 1.0).abs() < 0.2, "{delay}");
-        let alone = server.run(1, 20_000);
-        let (service, delay) = queue_and_delay(&alone.loads);
+        let regular = Server { alike: true, ..server };
+        let (service, delay) = queue_and_delay(&regular.run(6, 100_000).reads);
+        assert!((service / 2e-3 - 1.0).abs() < 0.1, "{service}");
+        assert!((delay / 5e-3 - 1.0).abs() < 0.1, "{delay}");
+        let alone = regular.run(1, 20_000);
+        let (service, delay) = queue_and_delay(&alone.reads);
         assert!((service / 7e-3 - 1.0).abs() < 0.1 && delay == 0.0, "all counts as queue");
     }
 
     #[test]
+    fn a_backend_whose_services_are_alike_is_not_taken_for_half_a_delay() {
+        // A disk with one arm that is busy for 16, 33 and 66 % of the time.
+        for (clients, requests) in [(8, 2000), (16, 4000), (32, 8000)] {
+            let server = Server {
+                cpu: 1e-4,
+                backend: 13e-3,
+                delay: 0.0,
+                misses: 0.4,
+                think: 0.24,
+                alike: true,
+            };
+            let seen = server.run(clients, requests);
+            let found = head_room(&seen, LIMITS).unwrap().unwrap();
+            assert!((found.read.0 / 13e-3 - 1.0).abs() < 0.15, "{found:?}");
+            let held = server.truth().sweep(100).unwrap();
+            let held = held.partition_point(|one| one.centres[BACKEND].utilisation <= 0.8) as f64;
+            let said = f64::from(clients + found.more);
+            assert!((said / held - 1.0).abs() < 0.15, "{said} of {held}: {found:?}");
+        }
+    }
+
+    #[test]
     fn too_little_is_no_answer_and_too_much_is_no_room() {
-        let server = Server { cpu: 1e-3, backend: 6e-3, delay: 0.0, misses: 0.3, think: 0.1 };
+        let server =
+            Server { cpu: 1e-3, backend: 6e-3, delay: 0.0, misses: 0.3, think: 0.1, alike: false };
         assert_eq!(head_room(&server.run(8, 999), LIMITS).unwrap(), None);
         let full = head_room(&server.run(90, 100_000), LIMITS).unwrap().unwrap();
         assert_eq!((full.more, full.limit), (0, Limit::Utilisation));
@@ -451,7 +525,7 @@ mod tests {
             response_seconds: f64::from(requests) * solution.response,
             cpu_seconds: f64::from(requests) * 1e-5,
             cpus: 1,
-            loads: Loads::default(),
+            reads: Reads::default(),
         };
         let found = head_room(&seen, LIMITS).unwrap().unwrap();
         // Nobody counted the backend: what it takes is a delay, and the processor has room.
@@ -469,7 +543,7 @@ mod tests {
             response_seconds: 1e6 * solution.response,
             cpu_seconds: 1e6 * network.centres()[CPU].demand,
             cpus,
-            loads: Loads::default(),
+            reads: Reads::default(),
         }
     }
 

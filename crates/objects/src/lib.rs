@@ -27,6 +27,7 @@
 //! | `patient` | [`Patience`]: trying again |
 //! | `resumed` | a batch goes on where its link broke |
 //! | `gathered` | joining reads |
+//! | `backend_reads` | [`BackendReads`]: how many reads a backend had at a time, and how long they took |
 //! | `link_pace` | [`LinkTime`]: what reads over a network take |
 //! | `round_trip` | [`RoundTrip`]: what a request takes before its first byte |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
@@ -44,6 +45,7 @@
 mod amount;
 mod arm;
 mod attempts;
+mod backend_reads;
 mod backends;
 mod batch;
 pub mod check;
@@ -71,6 +73,7 @@ mod turns;
 
 pub use amount::Amount;
 pub use arm::DiskReadOrder;
+pub use backend_reads::{BackendReads, DEPTHS, ReadsAtDepth};
 pub use batch::RangeBatches;
 pub use environment::Environment;
 pub use gathered::GAP;

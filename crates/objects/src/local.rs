@@ -1,6 +1,7 @@
 //! A local directory as a backend.
 
 use crate::arm::DiskReadOrder;
+use crate::backend_reads::BackendReadMeter;
 use crate::directory::Directory;
 use crate::{spare, turns};
 use block::fs::{FileType, FsPath};
@@ -27,6 +28,17 @@ pub fn local_ordered(
     path: impl Into<FsPath>,
     order: &DiskReadOrder,
 ) -> Result<Arc<dyn ObjectStore>> {
+    Ok(local_metered(path, order)?.0)
+}
+
+/// The same, and the meter of what is read from it.
+///
+/// # Errors
+/// Those of [`local_ordered`].
+pub(crate) fn local_metered(
+    path: impl Into<FsPath>,
+    order: &DiskReadOrder,
+) -> Result<(Arc<dyn ObjectStore>, Arc<BackendReadMeter>)> {
     let path = path.into();
     match path.metadata() {
         Ok(found) if found.kind == FileType::Directory => {}
@@ -49,7 +61,8 @@ pub fn local_ordered(
     let reserve = spare::reserve(&path);
     let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
     let turns = turns::Turns::new(backend).ordered(order)?;
-    Ok(Arc::new(spare::RoomyDirectory::new(turns, reserve)))
+    let meter = turns.meter();
+    Ok((Arc::new(spare::RoomyDirectory::new(turns, reserve)), meter))
 }
 
 /// Opens a new store as [`local`] does: the directory is made if need be.

@@ -5,6 +5,7 @@
 //! taken ([`put_new`](super::put_new), [`put_content`](super::put_content)), so a first attempt
 //! that was carried out after all is not mistaken for another writer's.
 
+use super::backend_reads::{BackendRead, BackendReadMeter};
 use super::batch::RangeBatches;
 use super::fault::{self, Retryability};
 use super::layer::object_layer;
@@ -69,6 +70,7 @@ pub(crate) struct Patient {
     inner: Arc<dyn ObjectStore>,
     patience: Patience,
     tally: Arc<LiveRetryCounters>,
+    reads: Arc<BackendReadMeter>,
     /// The same backend, if it answers several ranges in one request.
     batches: Option<Arc<dyn RangeBatches>>,
 }
@@ -106,7 +108,7 @@ impl LiveRetryCounters {
 
 impl Patient {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
-        Self { inner, patience, tally: Arc::default(), batches: None }
+        Self { inner, patience, tally: Arc::default(), reads: Arc::default(), batches: None }
     }
 
     /// The same for a backend that answers several ranges of an object in one request. One request for each would
@@ -125,9 +127,19 @@ impl Patient {
         self.patience
     }
 
+    /// A request for something to read is made.
+    pub(super) fn ask(&self) -> BackendRead<'_> {
+        self.reads.begin()
+    }
+
     /// So many bytes came in one request, since it `began`.
     pub(super) fn came(&self, bytes: u64, began: Instant) {
         self.tally.pace.note(bytes, began.elapsed());
+    }
+
+    /// What it reads from the backend.
+    pub(crate) fn reads(&self) -> Arc<BackendReadMeter> {
+        Arc::clone(&self.reads)
     }
 
     /// What was tried again so far, and from now on.
@@ -137,11 +149,11 @@ impl Patient {
 
     /// One reading, body and all.
     async fn whole(&self, location: &Path, options: &GetOptions) -> Result<GetResult> {
-        let began = Instant::now();
-        let answer = self.inner.get_opts(location, options.clone()).await?;
         if options.head {
-            return Ok(answer);
+            return self.inner.get_opts(location, options.clone()).await;
         }
+        let (read, began) = (self.ask(), Instant::now());
+        let answer = self.inner.get_opts(location, options.clone()).await?;
         let (meta, range) = (answer.meta.clone(), answer.range.clone());
         let attributes = answer.attributes.clone();
         let extensions = answer.extensions.clone();
@@ -150,7 +162,8 @@ impl Patient {
             let why = format!("the body ended after {} bytes", body.len());
             return Err(failure(ErrorKind::UnexpectedEof, why));
         }
-        self.tally.pace.note(body.len() as u64, began.elapsed());
+        read.succeeded();
+        self.came(body.len() as u64, began);
         let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }

@@ -1,5 +1,6 @@
 //! Ranges over a link that breaks: what has come is kept, and the rest is asked for in another request.
 
+use super::backend_reads::BackendRead;
 use super::batch::RangeBatches;
 use super::patient::{Attempts, Patient, failure};
 use bytes::Bytes;
@@ -19,10 +20,17 @@ impl RangeBatches for Patient {
     ) -> BoxStream<'a, Result<Bytes>> {
         match self.batches() {
             Some(batches) if ranges.len() > 1 => {
-                let (parts, attempts, began) = (None, Attempts::begin(), Instant::now());
-                let (patient, rest, came) = (self, ranges, 0);
-                let resumed =
-                    Resumed { patient, batches, location, rest, parts, began, came, attempts };
+                let resumed = Resumed {
+                    patient: self,
+                    batches,
+                    location,
+                    rest: ranges,
+                    parts: None,
+                    read: None,
+                    began: Instant::now(),
+                    came: 0,
+                    attempts: Attempts::begin(),
+                };
                 stream::try_unfold(resumed, async |mut resumed| {
                     Ok(resumed.next().await?.map(|part| (part, resumed)))
                 })
@@ -59,6 +67,7 @@ struct Resumed<'a> {
     rest: &'a [Range<u64>],
     /// The request that is under way.
     parts: Option<BoxStream<'a, Result<Bytes>>>,
+    read: Option<BackendRead<'a>>,
     /// When that began, and what it has brought, in bytes.
     began: Instant,
     came: u64,
@@ -77,6 +86,8 @@ impl Resumed<'_> {
             let limit = self.patient.patience().read.saturating_mul(rest.len() as u32);
             if self.parts.is_none() {
                 (self.began, self.came) = (Instant::now(), 0);
+                self.read = None; // the one that broke off
+                self.read = Some(self.patient.ask());
             }
             let parts = self.parts.get_or_insert_with(|| self.batches.ranges(self.location, rest));
             let failed = match timeout(limit, parts.next()).await {
@@ -85,6 +96,9 @@ impl Resumed<'_> {
                     self.came += part.len() as u64;
                     if others.is_empty() {
                         self.patient.came(self.came, self.began);
+                        if let Some(read) = self.read.take() {
+                            read.succeeded();
+                        }
                     }
                     return Ok(Some(part));
                 }

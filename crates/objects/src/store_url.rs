@@ -9,16 +9,18 @@
 //! | `http://…`, `https://…` | any web server; read only, see [`publish`](super::publish) | |
 
 use super::arm::DiskReadOrder;
+use super::backend_reads::{BackendReadMeter, BackendReads};
 use super::backends::RemoteUrl;
 use super::batch::RangeBatches;
+use super::create_local;
 use super::environment::Environment;
 use super::gathered::Gathered;
 use super::link_pace::LinkTime;
+use super::local::local_metered;
 use super::local_disk::{PieceCounters, PieceOptions};
 use super::mounted::Mounted;
 use super::patient::{LiveRetryCounters, Patience, Patient, RetryCounters};
 use super::pieces::PieceCache;
-use super::{create_local, local_ordered};
 use block::{Error, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
@@ -65,7 +67,7 @@ impl Default for OpenStoreOptions {
 pub struct Opened {
     /// The backend.
     pub backend: Arc<dyn ObjectStore>,
-    /// Figures of the network; they stay zero for a directory.
+    /// Figures of the way to it; those of the network stay zero for a directory.
     pub link: Link,
 }
 
@@ -73,13 +75,24 @@ pub struct Opened {
 #[derive(Clone, Default)]
 pub struct Link {
     retries: Arc<LiveRetryCounters>,
+    reads: Arc<BackendReadMeter>,
     pieces: Option<PieceCache>,
 }
 
 impl Link {
+    /// That of a backend over a network, without a piece cache.
+    fn of(patient: &Patient) -> Self {
+        Self { retries: patient.tally(), reads: patient.reads(), pieces: None }
+    }
+
     /// What was tried again.
     pub fn retries(&self) -> RetryCounters {
         self.retries.snapshot()
+    }
+
+    /// What was read from the backend.
+    pub fn reads(&self) -> BackendReads {
+        self.reads.snapshot()
     }
 
     /// What a read of so many bytes takes; `None` before there was any, and for a directory.
@@ -164,7 +177,8 @@ pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
             Ok(layered(bare, url, options, |patient| patient))
         }
         StoreUrl::Directory(path) => {
-            Ok(Opened { backend: local_ordered(path, &options.order)?, link: Link::default() })
+            let (backend, reads) = local_metered(path, &options.order)?;
+            Ok(Opened { backend, link: Link { reads, ..Link::default() } })
         }
         StoreUrl::Remote(remote) => connect(url, &remote, options),
     }
@@ -202,14 +216,14 @@ pub fn layered(
     inner: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
 ) -> Opened {
     let patient = Patient::new(bare, options.patience);
-    let retries = patient.tally();
+    let link = Link::of(&patient);
     let gathered = Gathered::new(inner(Arc::new(patient)));
     if !options.is_scattered {
-        return kept(Arc::new(gathered), None, retries, place, options);
+        return kept(Arc::new(gathered), None, link, place, options);
     }
     let gathered = Arc::new(gathered.sparing());
     let as_asked = Arc::clone(&gathered) as Arc<dyn RangeBatches>;
-    kept(gathered, Some(as_asked), retries, place, options)
+    kept(gathered, Some(as_asked), link, place, options)
 }
 
 /// A backend over a network whose reads have to come as they were asked for, because not all that lies
@@ -217,8 +231,8 @@ pub fn layered(
 /// ranges of an object in one request. `place` as for [`layered`].
 pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenStoreOptions) -> Opened {
     let patient = Arc::new(Patient::batching(bare, options.patience));
-    let (retries, as_asked) = (patient.tally(), Arc::clone(&patient) as Arc<dyn RangeBatches>);
-    kept(patient, Some(as_asked), retries, place, options)
+    let (link, as_asked) = (Link::of(&patient), Arc::clone(&patient) as Arc<dyn RangeBatches>);
+    kept(patient, Some(as_asked), link, place, options)
 }
 
 /// Puts the piece cache in front, if one is asked for. `as_asked` gives ranges that have to come as they were
@@ -226,12 +240,12 @@ pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenStoreOption
 fn kept(
     backend: Arc<dyn ObjectStore>,
     as_asked: Option<Arc<dyn RangeBatches>>,
-    retries: Arc<LiveRetryCounters>,
+    link: Link,
     place: &str,
     options: &OpenStoreOptions,
 ) -> Opened {
     let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
-        return Opened { backend, link: Link { retries, pieces: None } };
+        return Opened { backend, link };
     };
     let pieces = PieceCache::new(backend, place.trim_end_matches('/'), pieces);
     let pieces = match as_asked {
@@ -239,7 +253,7 @@ fn kept(
         None => pieces,
     };
     let pieces = if options.is_distant { pieces.distant() } else { pieces };
-    let link = Link { retries, pieces: Some(pieces.clone()) };
+    let link = Link { pieces: Some(pieces.clone()), ..link };
     Opened { backend: Arc::new(pieces), link }
 }
 

@@ -8,6 +8,7 @@
 //! others are not to hang with it. So does one that nobody waits for any more.
 
 use super::arm::{ArmQueue, DiskReadOrder};
+use super::backend_reads::BackendReadMeter;
 use super::directory::Directory;
 use super::layer::object_layer;
 use async_trait::async_trait;
@@ -42,13 +43,14 @@ pub(crate) struct Turns {
     reads: Semaphore,
     listings: Arc<Semaphore>,
     arm: Option<Arc<ArmQueue>>,
+    meter: Arc<BackendReadMeter>,
 }
 
 impl Turns {
     /// Reads go in the order in which they come.
     pub(crate) fn new(inner: Directory) -> Self {
         let (reads, listings) = (Semaphore::new(READS), Semaphore::new(LISTINGS));
-        Self { inner, reads, listings: Arc::new(listings), arm: None }
+        Self { inner, reads, listings: Arc::new(listings), arm: None, meter: Arc::default() }
     }
 
     /// The same, with reads of ranges in this order.
@@ -58,6 +60,11 @@ impl Turns {
     pub(crate) fn ordered(self, order: &DiskReadOrder) -> block::Result<Self> {
         let arm = ArmQueue::of(self.inner.root(), order)?;
         Ok(Self { arm, ..self })
+    }
+
+    /// What it reads.
+    pub(crate) fn meter(&self) -> Arc<BackendReadMeter> {
+        Arc::clone(&self.meter)
     }
 
     /// Ranges of an object, in the order of the disk's arm.
@@ -128,6 +135,7 @@ impl super::layer::ObjectLayer for Turns {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let work = async {
             let head = options.head;
+            let read = self.meter.begin();
             let answer = self.inner.get_opts(location, options).await?;
             if head || answer.range.end - answer.range.start > SHORT {
                 return Ok(answer);
@@ -135,6 +143,7 @@ impl super::layer::ObjectLayer for Turns {
             let (meta, range) = (answer.meta.clone(), answer.range.clone());
             let (attributes, extensions) = (answer.attributes.clone(), answer.extensions.clone());
             let body = answer.bytes().await?;
+            read.succeeded();
             let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
             Ok(GetResult { payload, meta, range, attributes, extensions })
         };
@@ -142,10 +151,13 @@ impl super::layer::ObjectLayer for Turns {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        match &self.arm {
-            Some(arm) => in_turn(&self.reads, self.in_order(arm, location, ranges)).await,
-            None => in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await,
-        }
+        let read = self.meter.begin();
+        let parts = match &self.arm {
+            Some(arm) => in_turn(&self.reads, self.in_order(arm, location, ranges)).await?,
+            None => in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await?,
+        };
+        read.succeeded();
+        Ok(parts)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

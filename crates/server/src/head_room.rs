@@ -47,7 +47,7 @@ struct Moment {
     requests: u64,
     response_nanos: u64,
     cpu_seconds: f64,
-    loads: store::Loads,
+    reads: objects::BackendReads,
     /// Requests of each client since it came.
     clients: HashMap<String, u64>,
 }
@@ -70,7 +70,7 @@ impl Moment {
             requests,
             response_nanos,
             cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - looked,
-            loads: engine.store.counters().loads,
+            reads: engine.link.reads(),
             clients: clients.map(|(name, seen)| (name.clone(), traffic(&seen.traffic))).collect(),
         }
     }
@@ -81,11 +81,11 @@ impl Moment {
             **requests > before.clients.get(*name).copied().unwrap_or(0)
         };
         let sum = |now: u64, then: u64| now.saturating_sub(then) as f64;
-        let mut loads = head_room::Loads::default();
-        for (load, (now, then)) in loads.0.iter_mut().zip(self.loads.0.iter().zip(&before.loads.0))
+        let mut reads = head_room::Reads::default();
+        for (read, (now, then)) in reads.0.iter_mut().zip(self.reads.0.iter().zip(&before.reads.0))
         {
-            load.count = now.count.saturating_sub(then.count);
-            load.seconds = sum(now.nanos, then.nanos) / 1e9;
+            read.count = now.count.saturating_sub(then.count);
+            read.seconds = sum(now.nanos, then.nanos) / 1e9;
         }
         ServerInterval {
             seconds: (self.at - before.at).as_secs_f64(),
@@ -94,7 +94,7 @@ impl Moment {
             response_seconds: sum(self.response_nanos, before.response_nanos) / 1e9,
             cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            loads,
+            reads,
         }
     }
 }
@@ -204,7 +204,7 @@ mod tests {
             requests: 5000 * n,
             response_nanos: 5000 * n * 1_000_000,
             cpu_seconds: 0.05 * n as f64,
-            loads: store::Loads::default(),
+            reads: objects::BackendReads::default(),
             clients: HashMap::from([
                 ("a".into(), 2500 * n),
                 ("b".into(), 2500 * n),

@@ -1,7 +1,6 @@
 //! What was read from a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Totals since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -18,25 +17,6 @@ pub struct StoreCounters {
     pub chunks_moved: u64,
     /// Chunks, segments and roots that were missing or damaged, and came from another store.
     pub healed: u64,
-    /// How long reading chunks took.
-    pub loads: Loads,
-}
-
-/// Numbers of chunks being read that [`Loads`] tells apart.
-pub const DEPTHS: usize = 32;
-
-/// How long reading chunks took, by how many others were being read when each began; the last place
-/// is for all that are more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Loads(pub [LoadsAtDepth; DEPTHS]);
-
-/// Chunks that began to be read beside as many others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub struct LoadsAtDepth {
-    /// Chunks.
-    pub count: u64,
-    /// The sum of their times, in nanoseconds.
-    pub nanos: u64,
 }
 
 /// The same, counted by many tasks at once.
@@ -48,32 +28,6 @@ pub(crate) struct LiveStoreCounters {
     failures: AtomicU64,
     moved: AtomicU64,
     healed: AtomicU64,
-    /// Chunks being read.
-    reading: AtomicU64,
-    loads: [(AtomicU64, AtomicU64); DEPTHS],
-}
-
-/// A chunk being read.
-pub(crate) struct Reading<'a> {
-    tally: &'a LiveStoreCounters,
-    /// How many others were when it began.
-    before: u64,
-}
-
-impl Reading<'_> {
-    /// It was read.
-    pub(crate) fn took(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let (count, sum) = &self.tally.loads[(self.before as usize).min(DEPTHS - 1)];
-        count.fetch_add(1, Ordering::Relaxed);
-        sum.fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.tally.reading.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl LiveStoreCounters {
@@ -81,11 +35,6 @@ impl LiveStoreCounters {
         self.chunk_reads.fetch_add(1, Ordering::Relaxed);
         self.stored_bytes.fetch_add(stored, Ordering::Relaxed);
         self.plain_bytes.fetch_add(plain, Ordering::Relaxed);
-    }
-
-    /// A chunk is about to be read.
-    pub(crate) fn read(&self) -> Reading<'_> {
-        Reading { tally: self, before: self.reading.fetch_add(1, Ordering::Relaxed) }
     }
 
     pub(crate) fn failure(&self) {
@@ -108,10 +57,6 @@ impl LiveStoreCounters {
             chunk_failures: self.failures.load(Ordering::Relaxed),
             chunks_moved: self.moved.load(Ordering::Relaxed),
             healed: self.healed.load(Ordering::Relaxed),
-            loads: Loads(self.loads.each_ref().map(|(count, nanos)| LoadsAtDepth {
-                count: count.load(Ordering::Relaxed),
-                nanos: nanos.load(Ordering::Relaxed),
-            })),
         }
     }
 }

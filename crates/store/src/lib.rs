@@ -115,7 +115,7 @@ pub mod world;
 
 pub use chunk::ChunkRef;
 pub use coalesced_read::CoalescedRead;
-pub use counters::{Loads, StoreCounters};
+pub use counters::StoreCounters;
 pub use encoding::Encoding;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{Grain, ImportStats, Imported, KnownPiece};

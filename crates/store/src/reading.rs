@@ -6,7 +6,6 @@ use crate::store::on_its_own;
 use crate::{ChunkRef, Store};
 use block::Result;
 use bytes::Bytes;
-use tokio::time::Instant;
 
 impl Store {
     /// The chunk's plain bytes: read, decompressed and verified. When its pack was rewritten, it is
@@ -48,12 +47,10 @@ impl Store {
         copy: &ChunkRef,
         stretch: Option<&CoalescedRead>,
     ) -> Result<Bytes> {
-        let (reading, began) = (self.tally().read(), Instant::now());
         let plain = match stretch {
             Some(stretch) => self.read_part(copy, stretch).await?,
             None => self.read_at(copy).await?,
         };
-        reading.took(began.elapsed());
         self.count(copy, Ok(plain))
     }
 
@@ -63,12 +60,7 @@ impl Store {
         at: &ChunkRef,
         read: impl Future<Output = Result<Bytes>>,
     ) -> Result<Bytes> {
-        let (reading, began) = (self.tally().read(), Instant::now());
-        let outcome = read.await;
-        if outcome.is_ok() {
-            reading.took(began.elapsed());
-        }
-        self.count(at, outcome)
+        self.count(at, read.await)
     }
 
     /// The chunk's plain bytes from the place that `at` names, out of a stretch where that brings them.
