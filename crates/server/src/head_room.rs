@@ -7,7 +7,7 @@ use nbd::server::TimedOperation;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use tokio::time::Instant;
 
 /// Moments that are kept: a minute, when they are [`noted`](Meter::note) every five seconds.
@@ -20,7 +20,8 @@ const BUSY: f64 = 0.8;
 pub struct HeadRoomView {
     /// The interval that was looked at.
     pub seconds: f64,
-    /// Clients that asked anything in it.
+    /// Clients now, of those that asked anything in it: exports in use, one used by several machines once for each.
+    /// So a host with twenty virtual machines, each on a disk of its own, is twenty.
     pub clients: u64,
     /// Their requests.
     pub requests: u64,
@@ -48,8 +49,10 @@ struct Moment {
     response_nanos: u64,
     cpu_seconds: f64,
     reads: objects::BackendReads,
-    /// Requests of each client since it came.
-    clients: HashMap<String, u64>,
+    /// By identity: requests since it came, and the exports that it uses.
+    clients: HashMap<String, (u64, Vec<String>)>,
+    /// Requests for each export.
+    exports: HashMap<String, u64>,
 }
 
 impl Moment {
@@ -61,7 +64,11 @@ impl Moment {
             response_nanos = response_nanos.wrapping_add(latency.nanos());
         }
         let traffic = |t: &nbd::Traffic| t.reads + t.writes + t.flushes + t.trims + t.zeroes;
-        let clients = counters.clients.iter();
+        let used = |exports: &BTreeMap<String, u64>| exports.keys().cloned().collect();
+        let clients = counters.clients.iter().map(|(identity, client)| {
+            (identity.clone(), (traffic(&client.traffic), used(&client.exports)))
+        });
+        let exports = counters.exports.iter();
         let time = clock_gettime(ClockId::ProcessCPUTime);
         // To look for requests is no work for them.
         let looked = counters.total.busy_poll_nanos as f64 / 1e9;
@@ -71,15 +78,29 @@ impl Moment {
             response_nanos,
             cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - looked,
             reads: engine.link.reads(),
-            clients: clients.map(|(name, seen)| (name.clone(), traffic(&seen.traffic))).collect(),
+            clients: clients.collect(),
+            exports: exports.map(|(name, seen)| (name.clone(), traffic(&seen.traffic))).collect(),
         }
     }
 
-    /// What happened since `before`.
-    fn since(&self, before: &Self) -> ServerInterval {
-        let asked = |(name, requests): &(&String, &u64)| {
-            **requests > before.clients.get(*name).copied().unwrap_or(0)
+    /// How many clients were there at this moment, of those that asked anything between two others: exports in
+    /// use, one that several machines use once for each.
+    fn clients(&self, first: &Self, last: &Self) -> usize {
+        let was_asked = |export: &&String| {
+            let requests = |moment: &Self| moment.exports.get(*export).copied().unwrap_or(0);
+            requests(last) > requests(first)
         };
+        let clients = self.clients.iter().filter_map(|(identity, (now, exports))| {
+            let then = first.clients.get(identity).map_or(0, |(then, _)| *then);
+            let later = last.clients.get(identity).map_or(0, |(later, _)| *later);
+            // An export that is not counted any more must not hide who uses it.
+            (later.max(*now) > then).then(|| exports.iter().filter(was_asked).count().max(1))
+        });
+        clients.sum()
+    }
+
+    /// What happened since `before`, when so many clients were there on average.
+    fn since(&self, before: &Self, clients: u32) -> ServerInterval {
         let sum = |now: u64, then: u64| now.saturating_sub(then) as f64;
         let mut reads = head_room::Reads::default();
         for (read, (now, then)) in reads.0.iter_mut().zip(self.reads.0.iter().zip(&before.reads.0))
@@ -89,7 +110,7 @@ impl Moment {
         }
         ServerInterval {
             seconds: (self.at - before.at).as_secs_f64(),
-            clients: self.clients.iter().filter(asked).count() as u32,
+            clients,
             requests: self.requests.saturating_sub(before.requests),
             response_seconds: sum(self.response_nanos, before.response_nanos) / 1e9,
             cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0),
@@ -122,22 +143,34 @@ impl Meter {
         counters: &nbd::Counters,
         response: Option<f64>,
     ) -> Option<HeadRoomView> {
+        let now = Moment::now(engine, counters);
         let moments = self.0.lock();
-        let seen = Moment::now(engine, counters).since(moments.front()?);
+        let (seen, clients) = interval(&moments, &now)?;
         drop(moments);
         let limits = OperatingLimits { utilisation: BUSY, response };
         let found = head_room::head_room(&seen, limits).unwrap_or_else(|e| {
             tracing::debug!(error = e.message(), "no head-room");
             None
         });
-        Some(view(&seen, found))
+        Some(view(&seen, clients, found))
     }
 }
 
-fn view(seen: &ServerInterval, found: Option<HeadRoom>) -> HeadRoomView {
+/// What happened from the first of these moments until now, and the clients that are there now. Little's law is of
+/// averages: clients that came or left meanwhile count for as long as they were there.
+fn interval(moments: &VecDeque<Moment>, now: &Moment) -> Option<(ServerInterval, u32)> {
+    let first = moments.front()?;
+    let there = moments.iter().chain([now]).map(|moment| moment.clients(first, now));
+    let average = there.sum::<usize>() as f64 / (moments.len() + 1) as f64;
+    let seen = now.since(first, (average.round() as u32).max(1));
+    Some((seen, now.clients(first, now) as u32))
+}
+
+/// What is told of an interval, now that there are so many clients.
+fn view(seen: &ServerInterval, clients: u32, found: Option<HeadRoom>) -> HeadRoomView {
     let mut view = HeadRoomView {
         seconds: seen.seconds,
-        clients: seen.clients.into(),
+        clients: clients.into(),
         requests: seen.requests,
         more: None,
         limit: None,
@@ -153,7 +186,7 @@ fn view(seen: &ServerInterval, found: Option<HeadRoom>) -> HeadRoomView {
             Limit::Response => "response",
             Limit::None => "none",
         };
-        view.more = Some(found.more.into());
+        view.more = Some((seen.clients + found.more).saturating_sub(clients).into());
         view.limit = Some(limit.to_owned());
         view.bottleneck = Some(found.bottleneck);
         view.response_us = Some(seen.response_seconds * 1e6 / seen.requests as f64);
@@ -206,30 +239,58 @@ mod tests {
             cpu_seconds: 0.05 * n as f64,
             reads: objects::BackendReads::default(),
             clients: HashMap::from([
-                ("a".into(), 2500 * n),
-                ("b".into(), 2500 * n),
-                ("c".into(), 7),
+                ("a".into(), (2500 * n, vec!["alice".into()])),
+                ("b".into(), (2500 * n, vec!["bob".into()])),
+                ("c".into(), (7, vec!["alice".into()])),
             ]),
+            exports: HashMap::from([("alice".into(), 2500 * n), ("bob".into(), 2500 * n)]),
         }
+    }
+
+    #[test]
+    fn a_host_counts_once_for_each_export_that_its_machines_ask() {
+        let at = Instant::now();
+        let mut later = moment(at, 2);
+        let names = ["one", "two", "idle"].map(String::from);
+        later.clients.insert("host".into(), (90, names.to_vec()));
+        later.exports.extend(names.into_iter().zip([50, 40, 0]));
+        assert_eq!(later.clients(&moment(at, 1), &later), 2 + 2);
+        later.exports.clear();
+        assert_eq!(later.clients(&moment(at, 1), &later), 3, "exports that were forgotten");
+    }
+
+    #[test]
+    fn clients_that_came_or_left_count_for_as_long_as_they_were_there() {
+        let at = Instant::now();
+        let mut moments = VecDeque::from([1, 2, 3, 4].map(|n| moment(at, n)));
+        for (there, number) in moments.iter_mut().zip([0, 2, 4, 4]) {
+            for name in ["w", "x", "y", "z"].into_iter().take(number) {
+                there.clients.insert(name.into(), (10, vec!["bob".into()]));
+            }
+        }
+        // Two all the time; two more at three of five moments, and another two at two of them.
+        let (seen, now) = interval(&moments, &moment(at, 5)).unwrap();
+        assert_eq!((seen.clients, now), (4, 2));
     }
 
     #[test]
     fn what_lies_between_two_moments_is_judged() {
         let start = Instant::now();
         let later = start + std::time::Duration::from_secs(10);
-        let mut seen = moment(later, 3).since(&moment(start, 1));
-        assert_eq!((seen.clients, seen.requests), (2, 10_000));
+        let judged = |now: &Moment| interval(&VecDeque::from([moment(start, 1)]), now).unwrap();
+        let (mut seen, clients) = judged(&moment(later, 3));
+        assert_eq!((seen.clients, clients, seen.requests), (2, 2, 10_000));
         assert!(
             (seen.cpu_seconds - 0.1).abs() < 1e-9 && (seen.response_seconds - 10.0).abs() < 1e-9
         );
         seen.cpus = 1;
         // Two clients keep the processor busy by 1 %: it holds about 160 of them.
         let limits = OperatingLimits { utilisation: BUSY, response: None };
-        let found = view(&seen, head_room::head_room(&seen, limits).unwrap());
+        let found = view(&seen, clients, head_room::head_room(&seen, limits).unwrap());
         assert!((140..=170).contains(&found.more.unwrap()), "{found:?}");
         assert!(found.text().contains("more clients like the 2 of now; then cpu"), "{found:?}");
-        let idle = moment(later, 1).since(&moment(start, 1));
-        let found = view(&idle, head_room::head_room(&idle, limits).unwrap());
+        let (idle, clients) = judged(&moment(later, 1));
+        let found = view(&idle, clients, head_room::head_room(&idle, limits).unwrap());
         assert!(
             found.more.is_none() && found.text().contains("not enough requests yet: 0 in 10 s")
         );
