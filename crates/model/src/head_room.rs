@@ -242,12 +242,15 @@ fn network(away: f64, cpu: f64, cpus: u32, backend: f64, delay: f64) -> Result<N
 }
 
 /// The time of service of a read and its delay, in seconds: least squares, over the depths, of the
-/// reads' mean times against a queue's and a delay's, weighted by how many reads there were.
+/// reads' mean times against a queue's and a delay's, weighted by how many reads there were. Of those that
+/// fit as well, but for noise, the longest service: the answer is on the safe side.
 fn queue_and_delay(reads: &Reads) -> (f64, f64) {
     /// Shares that are tried.
     const STEPS: u32 = 128;
     /// Squares of the coefficient of variation that are tried: from services that are all alike to exponential ones.
     const VARIATIONS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+    /// The variance of a read's time, in squares of the time of one alone: so much farther off a fit may be by chance.
+    const NOISE: f64 = 0.25;
     if reads.count() == 0 {
         return (0.0, 0.0);
     }
@@ -264,21 +267,18 @@ fn queue_and_delay(reads: &Reads) -> (f64, f64) {
         (alone, ll - alone * gl)
     };
     let met: u64 = reads.0[1..].iter().map(|read| read.count).sum();
-    // What varies least is the longest service: where nothing tells, the safe one.
-    let mut best = (1.0, fit(1.0, VARIATIONS[0]));
-    if met >= ENOUGH_MET {
-        for variation in VARIATIONS {
-            for step in (0..=STEPS).rev() {
-                let share = f64::from(step) / f64::from(STEPS);
-                let found = fit(share, variation);
-                if found.1 < best.1.1 {
-                    best = (share, found);
-                }
-            }
-        }
+    if met < ENOUGH_MET {
+        // What varies least has the longest service.
+        return (fit(1.0, VARIATIONS[0]).0, 0.0);
     }
-    let (share, (alone, _)) = best;
-    (alone * share, alone * (1.0 - share))
+    let shares = || (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS));
+    let fits =
+        || VARIATIONS.into_iter().flat_map(|v| shares().map(move |share| (share, fit(share, v))));
+    let best = fits().map(|(_, fit)| fit).min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
+    let as_good = best.1 + NOISE * best.0 * best.0;
+    let services = fits().filter(|(_, (_, off))| *off <= as_good);
+    let services = services.map(|(share, (alone, _))| (alone * share, alone * (1.0 - share)));
+    services.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
 }
 
 /// The mean time of a read that finds 0, 1, 2, … others under way, in units of that of one that
