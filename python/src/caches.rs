@@ -3,7 +3,7 @@
 use crate::convert::{Several, Size, raise};
 use crate::load::{Load, blocks};
 use crate::policy::PythonCache;
-use ::simulate::{ReferenceStream, SimulatedPolicy, TuningQuestion, drive};
+use ::simulate::{ReferenceStream, SimulatedPolicy, TuningQuestion, drive, run_sizes};
 use block::{ByteSize, Error};
 use cache::PolicyKind;
 use numpy::PyArray1;
@@ -105,21 +105,27 @@ pub(crate) fn simulate<'py>(
     distances: bool,
 ) -> PyResult<Vec<Outcome>> {
     let sizes: Vec<u64> = size.0.into_iter().map(|size| size.0).collect();
+    let rooms = sizes.iter().map(|size| blocks(*size, load.stream.block).map_err(raise));
+    let rooms = rooms.collect::<PyResult<Vec<u32>>>()?;
     let mut all = Vec::new();
     for chosen in policy.0 {
-        for size in &sizes {
-            let room = blocks(*size, load.stream.block).map_err(raise)?;
-            let (policy, outcome) = match &chosen {
-                Chosen::Name(name) => {
-                    let policy: SimulatedPolicy = name.parse().map_err(raise)?;
-                    let run = || ::simulate::run(policy, room, &load.stream, distances);
-                    (policy.to_string(), py.detach(run))
-                }
-                Chosen::Own(make) => (name_of(make)?, own(make, room, &load.stream, distances)?),
-            };
-            py.check_signals()?;
-            all.push(Outcome { policy, size: *size, outcome });
-        }
+        let (policy, outcomes) = match &chosen {
+            Chosen::Name(name) => {
+                let policy: SimulatedPolicy = name.parse().map_err(raise)?;
+                let run = || run_sizes(policy, &rooms, &load.stream, distances);
+                (policy.to_string(), py.detach(run))
+            }
+            Chosen::Own(make) => {
+                let run = |room: &u32| own(make, *room, &load.stream, distances);
+                (name_of(make)?, rooms.iter().map(run).collect::<PyResult<_>>()?)
+            }
+        };
+        py.check_signals()?;
+        let outcomes = sizes.iter().zip(outcomes);
+        all.extend(outcomes.map(|(size, outcome)| {
+            let policy = policy.clone();
+            Outcome { policy, size: *size, outcome }
+        }));
     }
     Ok(all)
 }

@@ -4,7 +4,7 @@
 //! the trace is read, one reference per request of 4 KiB. The best of five runs counts, as others
 //! run too.
 //!
-//! `bench_simulate TRACE BLOCKS[,BLOCKS...] POLICY`: reads the trace, runs one policy at each size
+//! `bench_simulate TRACE BLOCKS[,BLOCKS...] POLICY`: reads the trace, runs one policy at all of these sizes
 //! and ends; for whoever measures the whole process. Prints references, distinct blocks, the most
 //! memory that the process ever had in bytes, and the hit ratios.
 
@@ -12,7 +12,7 @@
 
 use block::{Error, Result};
 use cache::PolicyKind;
-use simulate::{Curve, ReferenceOptions, ReferenceStream, SimulatedPolicy, run};
+use simulate::{Curve, ReferenceOptions, ReferenceStream, SimulatedPolicy, run, run_sizes};
 use std::path::Path;
 
 /// A file of `/proc/self`.
@@ -93,8 +93,9 @@ fn main() -> Result<()> {
             let policy: SimulatedPolicy = policy.parse()?;
             let sizes = sizes.split(',').map(number).collect::<Result<Vec<u32>>>()?;
             let stream = read(trace)?;
-            let hits = |size: &u32| run(policy, *size, &stream, false).hit_ratio().to_string();
-            let hits: Vec<String> = sizes.iter().map(hits).collect();
+            let outcomes = run_sizes(policy, &sizes, &stream, false);
+            let hits: Vec<String> =
+                outcomes.iter().map(|outcome| outcome.hit_ratio().to_string()).collect();
             println!("{} {} {} {}", stream.len(), stream.blocks(), peak()?, hits.join(" "));
             Ok(())
         }

@@ -12,6 +12,7 @@
 //! | [`options`] | [`ReferenceOptions`]: block size, sharing, client caches, sampling |
 //! | [`chunks`] | [`Chunks`]: where images may be cut, for a server that caches chunks |
 //! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance; [`whole()`](run::whole) requests |
+//! | [`sizes`] | [`run_sizes()`](sizes::run_sizes()): one policy at many sizes, for some of them in one pass |
 //! | [`opt`] | the best that any policy could do |
 //! | [`curve`] | [`Curve`]: LRU at every size in one pass, exactly or from a sample |
 //! | `stack` | the distances of LRU's references |
@@ -30,6 +31,7 @@ pub mod options;
 pub mod run;
 pub mod server;
 pub mod shards;
+pub mod sizes;
 mod stack;
 pub mod stream;
 mod table;
@@ -42,5 +44,6 @@ pub use options::{ReferenceOptions, Sharing};
 pub use run::{Outcome, SimulatedPolicy, WholeRequests, drive, run, whole};
 pub use server::{ClientPace, Crowd, ServerLoad, ServerOutcome, ServerSetup, serve};
 pub use shards::Estimate;
+pub use sizes::run_sizes;
 pub use stream::ReferenceStream;
 pub use tune::{Advice, TuningQuestion, tune};

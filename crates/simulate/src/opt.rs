@@ -73,11 +73,23 @@ impl PlaceSet {
     }
 }
 
+/// The place of the next reference to the same block for each reference of a stream, or [`NEVER`]; the same for
+/// all sizes.
+pub(crate) fn next_references(stream: &ReferenceStream) -> Vec<u32> {
+    let mut seen = vec![NEVER; stream.blocks() as usize];
+    let mut next = vec![NEVER; stream.len()];
+    for (at, reference) in stream.packed().iter().enumerate().rev() {
+        let (id, _) = ReferenceStream::unpack(*reference);
+        next[at] = std::mem::replace(&mut seen[id as usize], at as u32);
+    }
+    next
+}
+
 /// A cache that knows the future.
 #[derive(Debug)]
-pub(crate) struct Opt {
-    /// The place of the next reference to the same block, for each reference.
-    next: Vec<u32>,
+pub(crate) struct Opt<'a> {
+    /// See [`next_references`].
+    next: &'a [u32],
     held: PlaceSet,
     /// How many blocks are held that are referenced again, and how many that are not.
     live: usize,
@@ -85,15 +97,10 @@ pub(crate) struct Opt {
     blocks: usize,
 }
 
-impl Opt {
-    pub(crate) fn new(stream: &ReferenceStream, blocks: u32) -> Self {
-        let mut seen = vec![NEVER; stream.blocks() as usize];
-        let mut next = vec![NEVER; stream.len()];
-        for (at, reference) in stream.packed().iter().enumerate().rev() {
-            let (id, _) = ReferenceStream::unpack(*reference);
-            next[at] = std::mem::replace(&mut seen[id as usize], at as u32);
-        }
-        let held = PlaceSet::new(stream.len());
+impl<'a> Opt<'a> {
+    /// A cache of so many blocks, with what [`next_references`] says of the stream.
+    pub(crate) fn new(next: &'a [u32], blocks: u32) -> Self {
+        let held = PlaceSet::new(next.len());
         Self { next, held, live: 0, dead: 0, blocks: blocks as usize }
     }
 

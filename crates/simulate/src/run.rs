@@ -94,12 +94,25 @@ pub fn run(
 ) -> Outcome {
     match (policy, blocks) {
         (_, 0) => count(stream, distances, HitFunction(|_| false)),
-        (SimulatedPolicy::Opt, _) => count(stream, distances, opt::Opt::new(stream, blocks)),
+        (SimulatedPolicy::Opt, _) => {
+            run_opt(&opt::next_references(stream), blocks, stream, distances)
+        }
         (SimulatedPolicy::Kind(kind), _) => {
             let room = Room::simulated(blocks, stream.blocks());
             kind.visit(room, ReferenceCount { blocks: blocks as usize, stream, distances })
         }
     }
+}
+
+/// Runs the best possible with `blocks` blocks, at least one, with what [`opt::next_references`] says of the
+/// stream.
+pub(crate) fn run_opt(
+    next: &[u32],
+    blocks: u32,
+    stream: &ReferenceStream,
+    distances: bool,
+) -> Outcome {
+    count(stream, distances, opt::Opt::new(next, blocks))
 }
 
 struct ReferenceCount<'a> {
@@ -205,7 +218,7 @@ impl<A: Algorithm> ReferencedCache for SimulatedCache<A> {
     }
 }
 
-impl ReferencedCache for opt::Opt {
+impl ReferencedCache for opt::Opt<'_> {
     #[inline]
     fn access(&mut self, at: usize, _: u32) -> bool {
         self.access(at)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use simulate::shards::Shards;
 use simulate::{
     Budget, Chunks, Costs, Curve, Law, ReferenceOptions, ReferenceStream, Sharing, SimulatedPolicy,
-    TuningQuestion, run, tune, whole,
+    TuningQuestion, run, run_sizes, tune, whole,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use trace::{Header, Memory, Op, Request, TraceDisk};
@@ -25,6 +25,30 @@ fn dense(keys: Vec<u32>) -> ReferenceStream {
 fn stream() -> impl Strategy<Value = ReferenceStream> {
     let key = prop_oneof![3 => 0u32..6, 2 => 0u32..20, 1 => 0u32..60];
     prop::collection::vec(key, 1..400).prop_map(dense)
+}
+
+/// What policies differ on: popular blocks, runs, the same block several times in a row, reads and writes.
+fn load() -> impl Strategy<Value = ReferenceStream> {
+    let part = prop_oneof![
+        4 => (0u32..8, 1u32..2, 1u32..3),
+        4 => (0u32..90, 1u32..2, 1u32..8),
+        2 => (0u32..90, 1u32..80, 1u32..2),
+    ];
+    let parts = prop::collection::vec((part, prop::bool::weighted(0.2)), 1..200);
+    parts.prop_map(|parts| {
+        let mut requests = Vec::new();
+        for ((first, length, times), write) in parts {
+            let op = if write { Op::Write } else { Op::Read };
+            for block in
+                (first..first + length).flat_map(|id| std::iter::repeat_n(id, times as usize))
+            {
+                let offset = u64::from(block) * 4096;
+                requests.push(Request { op, offset, length: 4096, ..Request::default() });
+            }
+        }
+        let options = ReferenceOptions { writes: true, ..ReferenceOptions::default() };
+        ReferenceStream::read(&mut Memory::new(Header::default(), requests), &options).unwrap()
+    })
 }
 
 fn lru_hits(stream: &ReferenceStream, blocks: usize) -> u64 {
@@ -186,6 +210,26 @@ proptest! {
             prop_assert!(outcome.hits <= best, "{} beats it", kind);
             prop_assert_eq!(outcome.hits + outcome.misses, stream.len() as u64);
             prop_assert_eq!(outcome.split(5).iter().sum::<u64>(), stream.len() as u64 - outcome.cold);
+        }
+    }
+
+    /// Every policy: those that run at many sizes at once, and those that do not.
+    #[test]
+    fn many_sizes_at_once_are_each_size_by_itself(
+        stream in load(), mut sizes in prop::collection::vec(1u32..90, 1..40), distances: bool,
+        nothing in prop::bool::weighted(0.1),
+    ) {
+        if nothing {
+            sizes.push(0);
+        }
+        let policies = PolicyKind::all().into_iter().map(SimulatedPolicy::Kind);
+        for policy in policies.chain([SimulatedPolicy::Opt]) {
+            let together = run_sizes(policy, &sizes, &stream, distances);
+            prop_assert_eq!(together.len(), sizes.len());
+            for (size, together) in sizes.iter().zip(together) {
+                let alone = run(policy, *size, &stream, distances);
+                prop_assert_eq!(together, alone, "{} with {} blocks", policy, size);
+            }
         }
     }
 

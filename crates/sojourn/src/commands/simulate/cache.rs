@@ -6,7 +6,7 @@ use crate::output::{Output, Table, raw};
 use block::{ByteSize, Error, Result};
 use report::{Axis, Plot, Report, Series, Unit};
 use serde::Serialize;
-use simulate::{Outcome, SimulatedPolicy, run as simulate};
+use simulate::{Outcome, SimulatedPolicy, run_sizes};
 use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate cache`.
@@ -100,10 +100,11 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     let policies = policies(&args.policy)?;
     let stream = args.load.read(1)?;
     let sizes = sizes(&args.size, &stream)?;
+    let all_blocks: Vec<u32> = sizes.iter().map(|(_, blocks)| *blocks).collect();
     let mut rows = Vec::new();
     for policy in policies {
-        for (bytes, blocks) in &sizes {
-            let outcome = simulate(policy, *blocks, &stream, args.split.is_some());
+        let outcomes = run_sizes(policy, &all_blocks, &stream, args.split.is_some());
+        for ((bytes, blocks), outcome) in sizes.iter().zip(outcomes) {
             rows.push(CacheRow {
                 policy: policy.to_string(),
                 bytes: *bytes,
