@@ -34,7 +34,7 @@ help:
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
 	@echo "make bench-file   reads from the disk by threads and by io_uring, DIR=. READS=10000"
 	@echo "make bench-cache   CPU time of a hit and a miss of the block cache, and its memory, ENTRIES=262144"
-	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
+	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536 POLICY=lru,arc, beside libCacheSim when it is installed"
 	@echo "make bench-schedule   simulated disk requests per second of CPU time, and the time of a plan, FILES=1000000"
 	@echo "make bench-throttle   how exact a throttle is in real time, and schedulers on one that is 1, 4 and 8 times as slow (five minutes; nothing else may run)"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
@@ -222,7 +222,7 @@ bench-simulate:
 	@scripts/setup build
 	$(CARGO) build --release --locked -p simulate --example bench_simulate
 	$(CARGO) build --release --locked -p sojourn
-	scripts/bench-simulate "$(TRACE)" $(BLOCKS)
+	scripts/bench-simulate $(if $(POLICY),--policy $(POLICY)) "$(TRACE)" $(BLOCKS)
 
 FILES ?= 1000000
 bench-schedule:
