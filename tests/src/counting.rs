@@ -121,14 +121,20 @@ impl<'a> CountingMachine<'a> {
         self.wait("number", || !numbers(&self.console()[from..]).0.is_empty());
     }
 
-    /// Types on its console.
+    /// Types on its console, and waits for the guest's answer.
     pub fn type_in(&self, keys: &str) {
+        // Closing would lose what QEMU has not read yet.
+        let _console = self.press(keys);
+        let end = keys.chars().last().map(|key| format!("[{key}]")).unwrap_or_default();
+        self.wait_for(&end, 0);
+    }
+
+    /// Types on its console; keys that QEMU has not read yet are lost when the connection is dropped.
+    pub fn press(&self, keys: &str) -> UnixStream {
         let path = self.home.home().join("machines").join(&self.name).join("console.sock");
         let mut console = UnixStream::connect(path).expect("the console");
         console.write_all(keys.as_bytes()).expect("keys");
-        // Closing would lose what QEMU has not read yet.
-        let end = keys.chars().last().map(|key| format!("[{key}]")).unwrap_or_default();
-        self.wait_for(&end, 0);
+        console
     }
 
     /// Waits until it has said so many more numbers in this home.

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// A read that was answered so soon says nothing of a link: most come from the cache.
 const SOON: Duration = Duration::from_millis(50);
@@ -25,11 +25,34 @@ struct UnderWay {
     ahead: Vec<u64>,
     /// How many have fetching ahead wait.
     pauses: usize,
+    /// Since when nothing came over a link of what is waited for; none while nothing is.
+    silent_since: Option<Instant>,
 }
 
 impl UnderWay {
     fn list(&mut self, is_ahead: bool) -> &mut Vec<u64> {
         if is_ahead { &mut self.ahead } else { &mut self.waited_for }
+    }
+
+    fn began(&mut self, extents: &[u64], is_ahead: bool) {
+        self.list(is_ahead).extend(extents);
+        if !is_ahead && self.silent_since.is_none() {
+            self.silent_since = Some(Instant::now());
+        }
+    }
+
+    fn ended(&mut self, extents: &[u64], is_ahead: bool, took: Duration) {
+        let list = self.list(is_ahead);
+        for extent in extents {
+            if let Some(at) = list.iter().position(|other| other == extent) {
+                list.swap_remove(at);
+            }
+        }
+        if self.waited_for.is_empty() {
+            self.silent_since = None;
+        } else if !is_ahead && took > SOON {
+            self.silent_since = Some(Instant::now());
+        }
     }
 }
 
@@ -58,7 +81,7 @@ impl ExtentDemand {
     }
 
     fn begin(&self, extents: Vec<u64>, is_ahead: bool) -> Fetching<'_> {
-        self.under_way.send_modify(|under_way| under_way.list(is_ahead).extend(&extents));
+        self.under_way.send_modify(|under_way| under_way.began(&extents, is_ahead));
         Fetching { demand: self, extents, is_ahead, began: Instant::now() }
     }
 
@@ -76,6 +99,30 @@ impl ExtentDemand {
     /// Whether somebody waits, or did in the last `time` for longer than a cache takes.
     pub(crate) fn was_within(&self, time: Duration) -> bool {
         self.is_some() || self.ended.lock().is_some_and(|ended| ended.elapsed() < time)
+    }
+
+    /// Whether somebody has waited for `time` without anything having come meanwhile.
+    pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
+        self.under_way.borrow().silent_since.is_some_and(|since| since.elapsed() >= time)
+    }
+
+    /// Waits until somebody has waited for `time` without anything having come meanwhile.
+    pub(crate) async fn until_silent_for(&self, time: Duration) {
+        let mut under_way = self.under_way.subscribe();
+        loop {
+            let since = under_way.borrow_and_update().silent_since;
+            let silent = async {
+                match since {
+                    Some(since) => sleep_until(since + time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = silent => return,
+                // The sender is here: it cannot have gone.
+                _ = under_way.changed() => {}
+            }
+        }
     }
 
     /// Tells of the extents that are waited for; not of each that is so for a moment.
@@ -111,17 +158,13 @@ impl DemandListener {
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        if !self.is_ahead && self.began.elapsed() > SOON {
+        let took = self.began.elapsed();
+        if !self.is_ahead && took > SOON {
             *self.demand.ended.lock() = Some(Instant::now());
         }
-        self.demand.under_way.send_modify(|under_way| {
-            let list = under_way.list(self.is_ahead);
-            for extent in &self.extents {
-                if let Some(at) = list.iter().position(|other| other == extent) {
-                    list.swap_remove(at);
-                }
-            }
-        });
+        self.demand
+            .under_way
+            .send_modify(|under_way| under_way.ended(&self.extents, self.is_ahead, took));
     }
 }
 
@@ -134,7 +177,7 @@ impl Drop for AheadPause<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::time::{advance, timeout};
+    use tokio::time::{advance, sleep, timeout};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -159,6 +202,37 @@ mod tests {
         advance(SOON / 2).await;
         drop(read);
         assert!(!demand.was_within(SECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_silent_when_nothing_comes_of_all_that_is_waited_for() {
+        let demand = ExtentDemand::default();
+        let until_silent = async || {
+            let began = Instant::now();
+            let silent = demand.until_silent_for(5 * SECOND);
+            let took = timeout(10 * SECOND, silent).await.ok().map(|()| began.elapsed());
+            assert_eq!(demand.is_silent_for(5 * SECOND), took.is_some());
+            took
+        };
+        let (first, other) = (demand.ahead(vec![3]), demand.ahead(vec![4]));
+        assert_eq!(until_silent().await, None, "nobody waits");
+        drop((first, other));
+        let (first, other) = (demand.wait_for(3..4), demand.wait_for(4..5));
+        assert_eq!(until_silent().await, Some(5 * SECOND));
+        assert_eq!(until_silent().await, Some(Duration::ZERO), "it has been for long");
+        drop(demand.wait_for(5..6));
+        assert_eq!(until_silent().await, Some(Duration::ZERO), "that was in the cache");
+        drop(first);
+        let something_comes = async {
+            sleep(3 * SECOND).await;
+            drop(demand.wait_for(5..6));
+            drop(other);
+        };
+        let third = demand.wait_for(6..7);
+        let (took, ()) = tokio::join!(until_silent(), something_comes);
+        assert_eq!(took, Some(8 * SECOND));
+        drop(third);
+        assert_eq!(until_silent().await, None);
     }
 
     #[tokio::test(start_paused = true)]

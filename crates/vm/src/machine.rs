@@ -20,8 +20,10 @@ use tokio::time::{Interval, timeout};
 
 mod host;
 mod start;
+mod stopped;
 
 pub use host::{MachineDisk, MachineHost, MachineOrigin};
+pub(crate) use stopped::StoppedGuest;
 
 /// The directory of a machine in which its memory is mounted.
 pub const MOUNT_POINT: &str = "ram";
@@ -29,6 +31,10 @@ pub const MOUNT_POINT: &str = "ram";
 const LETS_GO: Duration = Duration::from_secs(2);
 /// What QEMU calls a machine that it paused as a write of its disk found no room.
 const NO_ROOM: &str = "io-error";
+/// What QEMU calls a machine that runs.
+const RUNS: &str = "running";
+/// How long nothing has to come of the memory that a guest waits for until it is said to wait.
+const A_WHILE: Duration = Duration::from_secs(1);
 /// How often a guest that waits for room for its disk should try again.
 pub const TRIES_AGAIN: Duration = Duration::from_secs(1);
 
@@ -72,8 +78,10 @@ pub struct RunningMachine {
     pub(crate) claim: Mutex<Option<RunClaim>>,
     /// The number of the last parcel that is known of.
     pub(crate) last_number: AtomicU64,
-    /// Fetches ahead; ends with the machine.
-    ahead: JoinSet<()>,
+    /// Held by who has stopped the guest, until it goes on.
+    turn: Arc<Mutex<()>>,
+    /// What is done behind, such as to fetch memory ahead; ends with the machine.
+    tasks: parking_lot::Mutex<JoinSet<()>>,
     /// What was read first, once that is known.
     pub(crate) touched: Arc<parking_lot::Mutex<FirstReads>>,
     /// What the suspension says that it came from; nothing if that was a parcel.
@@ -110,7 +118,7 @@ impl RunningMachine {
         let (has_port, socket) = (self.spec.agent, self.parts.agent());
         let machine = self.spec.name.clone();
         *clock.lock() = Some(GuestClock::Setting);
-        self.ahead.spawn(async move {
+        self.tasks.get_mut().spawn(async move {
             let became = match has_port && agent::is_there(&monitor).await {
                 false => GuestClock::NoAgent,
                 true => match agent::set_clock(&socket, now).await {
@@ -140,13 +148,18 @@ impl RunningMachine {
         self.ram.demand().is_some()
     }
 
-    /// Its state in QEMU's words, such as `running` or `paused`; `waiting for room` where a write of its disk found none.
+    /// Its state in QEMU's words, such as `running` or `paused`; `waiting for room` where a write of its disk found none,
+    /// `waiting for memory` where none has come for a while of what the guest waits for.
     ///
     /// # Errors
     /// Any error from the monitor.
     pub async fn status(&self) -> Result<String> {
         let state = self.monitor.status().await?;
-        Ok(if state == NO_ROOM { "waiting for room".to_owned() } else { state })
+        Ok(match state.as_str() {
+            NO_ROOM => "waiting for room".to_owned(),
+            RUNS if self.ram.demand().is_silent_for(A_WHILE) => "waiting for memory".to_owned(),
+            _ => state,
+        })
     }
 
     /// Has the guest go on, and its write be done again, when QEMU has paused it as its disk found no room; looks at
@@ -248,7 +261,7 @@ impl RunningMachine {
     async fn end_qemu(&mut self) {
         self.ram.give_up();
         // Nothing is fetched for a guest that ends.
-        self.ahead.abort_all();
+        self.tasks.get_mut().abort_all();
         let ask = self.monitor.execute("quit", Value::Null);
         self.qemu.end(ask, || self.ram.end_reads()).await;
         unmount(self.memory.take()).await;

@@ -144,7 +144,7 @@ async fn answer(ram: Arc<GuestRam>, mut asked: mpsc::UnboundedReceiver<Wait>) {
 
 async fn read(ram: &GuestRam, span: Span, reply: ReplyData) {
     let mut buf = vec![0; span.len() as usize];
-    match ram.read(span, &mut buf).await {
+    match ram.read_when_it_can_be_had(span, &mut buf).await {
         Ok(()) => reply.data(&buf),
         Err(error) => {
             // The guest cannot go on without this page: QEMU gets a bus error.

@@ -1,13 +1,12 @@
 //! A machine that runs is stored: as a parcel, or here at first, to go up behind its back.
 
 use crate::disk_pages::{StoredDisk, WORTH_A_SEARCH};
-use crate::machine::{MachineDisk, MappedMemory, RunningMachine};
+use crate::machine::{MachineDisk, MappedMemory, RunningMachine, StoppedGuest};
 use crate::pending::{PendingSuspension, SuspendedParts};
 use crate::resume_set::FirstReads;
 use crate::save::{self, MachineTail};
 use crate::{MemoryImage, Parcel, RunClaim, device_state, memory_file, mount, resume_set};
 use block::{Error, Result};
-use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Progress, RefKind, Session, Store};
@@ -91,19 +90,16 @@ impl RunningMachine {
         let newest = newest.ok().and_then(Result::ok).flatten().map_or(0, |parcel| parcel.number);
         let number = Parcel::number_after(&self.spec.name, newest.max(known))?;
         let token = token(&self.host.store)?;
-        self.monitor.execute("stop", Value::Null).await?;
         let _pause = self.ram.demand().pause_ahead();
-        let stopped = Instant::now();
-        match self.keep_here(disk, number, token).await {
+        let guest = self.stop_guest().await?;
+        match guest.do_while_memory_comes(self.keep_here(disk, number, token)).await {
             Ok(pending) => Ok(KeptReport {
                 pending,
-                paused: stopped.elapsed().as_secs_f64(),
+                paused: guest.since.elapsed().as_secs_f64(),
                 kept: began.elapsed().as_secs_f64(),
             }),
             Err(e) => {
-                if let Err(error) = self.run().await {
-                    tracing::error!(machine = self.spec.name, %error, "the guest stays paused");
-                }
+                guest.go_on_after_failure().await;
                 Err(e)
             }
         }
@@ -115,8 +111,7 @@ impl RunningMachine {
         number: u64,
         token: String,
     ) -> Result<PendingSuspension> {
-        let state = device_state::save(&self.monitor, &self.host.directory).await?;
-        self.collect().await?;
+        let state = self.save_devices().await?;
         let frozen = self.ram.freeze()?;
         let (marked, synced) = tokio::join!(disk.set_mark(&self.spec.disk), self.ram.sync());
         let disk_mark = marked?;
@@ -151,23 +146,26 @@ impl RunningMachine {
         let name = &self.spec.name;
         let began = Instant::now();
         let session = store.session(&format!("parcel of machine {name}")).await?;
-        let outcome = self.pack_in(&session, disk, progress, run_on, began).await;
+        let mut guest = None;
+        let (how, until) = ((run_on, began), &mut guest);
+        let outcome = self.pack_in(&session, disk, progress, how, until).await;
         let outcome = session.close(outcome).await;
         if outcome.is_err()
-            && let Err(error) = self.run().await
+            && let Some(guest) = guest
         {
-            tracing::error!(machine = name, %error, "the guest stays paused");
+            guest.go_on_after_failure().await;
         }
         outcome
     }
 
-    async fn pack_in(
-        &self,
+    /// Leaves the guest in `stopped` if it stands still.
+    async fn pack_in<'a>(
+        &'a self,
         session: &Session,
         disk: &dyn MachineDisk,
         progress: &dyn Progress,
-        run_on: bool,
-        began: Instant,
+        (run_on, began): (bool, Instant),
+        stopped: &mut Option<StoppedGuest<'a>>,
     ) -> Result<ParcelReport> {
         let (store, spec) = (&self.host.store, &self.spec);
         let mut claim = self.claim.lock().await;
@@ -190,12 +188,11 @@ impl RunningMachine {
         if store.refs().get(RefKind::Snapshot, &full).await?.is_some() {
             disk.remove_snapshot(&spec.disk, &snapshot).await?;
         }
-        self.monitor.execute("stop", Value::Null).await?;
         // A guest that stands still needs no more of its memory; what is stored has the link.
         let _pause = (!run_on).then(|| self.ram.demand().pause_ahead());
-        let stopped = Instant::now();
-        let state = device_state::save(&self.monitor, &self.host.directory).await?;
-        self.collect().await?;
+        let guest = stopped.insert(self.stop_guest().await?);
+        let since = guest.since;
+        let state = guest.do_while_memory_comes(self.save_devices()).await?;
         let frozen = self.ram.freeze()?;
         disk.snapshot(&spec.disk, &snapshot).await?;
         let found = session.hold(RefKind::Snapshot, &full).await?;
@@ -205,10 +202,10 @@ impl RunningMachine {
                 spec.name
             ))
         })?;
-        if run_on {
-            self.run().await?;
+        if run_on && let Some(guest) = stopped.take() {
+            guest.go_on().await?;
         }
-        let mut paused = stopped.elapsed().as_secs_f64();
+        let mut paused = since.elapsed().as_secs_f64();
         let base = frozen.base().cloned();
         let first = self.first_reads(base.as_deref()).await;
         let set = resume_set::encode(&first.extents);
@@ -230,7 +227,7 @@ impl RunningMachine {
             tracing::warn!(machine = spec.name, %error, "an earlier suspension stays here");
         }
         if !run_on {
-            paused = stopped.elapsed().as_secs_f64();
+            paused = since.elapsed().as_secs_f64();
         }
         Ok(ParcelReport {
             parcel,
@@ -255,6 +252,13 @@ impl RunningMachine {
             first.pages = resume_set::settle(first.pages, copied);
         }
         first
+    }
+
+    /// The state of the devices; all that the guest changed in its memory is in our hands then. The guest is stopped.
+    async fn save_devices(&self) -> Result<Vec<u8>> {
+        let state = device_state::save(&self.monitor, &self.host.directory).await?;
+        self.collect().await?;
+        Ok(state)
     }
 
     /// Has all that the guest changed in its memory in our hands. The guest is stopped.

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use touched::Touched;
 
 mod frozen;
@@ -33,6 +33,8 @@ pub use frozen::FrozenRam;
 pub(crate) const WRITTEN: &str = "written";
 /// How often room is looked for while there is none.
 const LOOKS: Duration = Duration::from_secs(1);
+/// How long it takes until a store is asked again that gave no answer for as long as its readers wait.
+const ASKS_AGAIN: Duration = Duration::from_secs(5);
 
 /// The memory of a machine that runs.
 pub struct GuestRam {
@@ -226,6 +228,32 @@ impl GuestRam {
         let needs_store = base.is_some() && places.contains(&PagePlace::Base);
         let _waits = needs_store.then(|| self.demand.wait_for(extents));
         self.unless_killed(self.compose(span, buf, base.as_deref(), &places)).await
+    }
+
+    /// The same, but that the store is asked again while it cannot be reached, until QEMU is killed.
+    ///
+    /// # Errors
+    /// Any error from [`read`](Self::read).
+    pub(crate) async fn read_when_it_can_be_had(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        loop {
+            match self.read(span, buf).await {
+                Err(error) if self.is_asked_again(&error).await => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether a read that failed is to be done again; waits until then.
+    async fn is_asked_again(&self, error: &Error) -> bool {
+        if error.kind() != ErrorKind::Unavailable {
+            return false;
+        }
+        tracing::warn!(%error, "the guest waits for its memory");
+        let pause = async {
+            sleep(ASKS_AGAIN).await;
+            Ok(())
+        };
+        self.unless_killed(pause).await.is_ok()
     }
 
     /// Does a read, unless QEMU is killed meanwhile.

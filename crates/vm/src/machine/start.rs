@@ -171,7 +171,8 @@ impl RunningMachine {
             memory: Some(memory),
             claim: Mutex::new(claim),
             last_number: AtomicU64::new(origin.number()),
-            ahead: JoinSet::new(),
+            turn: Arc::default(),
+            tasks: parking_lot::Mutex::new(JoinSet::new()),
             touched: Arc::default(),
             resumed_by: first.clone().unwrap_or_default(),
             clock: Arc::default(),
@@ -238,7 +239,7 @@ impl RunningMachine {
                 }
                 PendingSuspension::note_resumed(&directory).await?;
                 let ram = Arc::clone(&self.ram);
-                self.ahead.spawn(async move {
+                self.tasks.get_mut().spawn(async move {
                     // What is not copied now is when the machine is suspended.
                     let _ = ram.take_over().await;
                 });
@@ -264,7 +265,7 @@ impl RunningMachine {
     fn look_ahead(&mut self, base: Option<Arc<MemoryImage>>, set: Option<Vec<u32>>) {
         let Some(base) = base.filter(|_| self.fetches_as_touched()) else { return };
         let ram = Arc::clone(&self.ram);
-        self.ahead.spawn(async move {
+        self.tasks.get_mut().spawn(async move {
             let copied = base.list_of_copies().await.unwrap_or_default();
             if !copied.is_empty() {
                 ahead::fetch_copies(&base, copied, ram.demand()).await;
@@ -280,7 +281,7 @@ impl RunningMachine {
                 false => ahead::fetch(base, &set, ram.demand()).await,
             }
         });
-        self.ahead.spawn(note_reads(Arc::clone(&self.ram), Arc::clone(&self.touched)));
+        self.tasks.get_mut().spawn(note_reads(Arc::clone(&self.ram), Arc::clone(&self.touched)));
     }
 }
 

@@ -69,6 +69,22 @@ async fn a_read_that_waits_for_the_store_ends_when_qemu_is_killed() {
     assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_page_that_cannot_be_had_is_asked_for_again_until_qemu_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+    let away = Error::unavailable("the store is away");
+    let began = tokio::time::Instant::now();
+    for _ in 0..500 {
+        assert!(ram.is_asked_again(&away).await);
+    }
+    assert!(began.elapsed() > Duration::from_secs(600), "not all the time");
+    assert!(!ram.is_asked_again(&Error::corrupt("a damaged chunk")).await);
+    let waits = ram.is_asked_again(&away);
+    let killed = async { ram.end_reads() };
+    assert!(!tokio::join!(waits, killed).0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]

@@ -15,10 +15,14 @@ use engine::{Config, Engine, Home, StoreUse};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use store::DamagedRef;
 use tokio::time::timeout;
 
 /// How long a keeper has to answer; it does one thing at a time.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the store has to answer where it is asked about a machine that runs here.
+const STORE_SAYS: Duration = Duration::from_secs(5);
 
 /// A machine of the home or of its store.
 #[derive(Debug, Serialize)]
@@ -44,7 +48,7 @@ struct MachineView {
     /// A suspension that is not in the store yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pending: Option<PendingView>,
-    /// Why nothing but the name is known, or the suspension that is on this host is not.
+    /// Why nothing but the name is known, or the suspension that is on this host is not, or what the store has is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
@@ -201,11 +205,57 @@ fn pending(view: &PendingView) -> String {
     }
 }
 
+/// What the store knows of machines.
+#[derive(Default)]
+struct StoredMachines {
+    parcels: Vec<Parcel>,
+    damaged: Vec<DamagedRef>,
+    /// Those that other homes run, with the host.
+    elsewhere: Vec<(String, String)>,
+}
+
+impl StoredMachines {
+    async fn find(home: &Home, only: Option<&str>) -> Result<Self> {
+        let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
+        let store = engine.store.clone();
+        let (parcels, damaged) = Parcel::list(&store, only).await?;
+        let own = engine.disks.server().await?;
+        let mut elsewhere = Vec::new();
+        for claim in RunClaim::list(&store).await? {
+            let machine = claim.machine.clone();
+            if only.is_none_or(|only| only == machine)
+                && let ClaimState::Elsewhere { host, .. } = claim.judge(&store, own).await?
+            {
+                elsewhere.push((machine, host));
+            }
+        }
+        Ok(Self { parcels, damaged, elsewhere })
+    }
+
+    /// The same of one machine. When that has a keeper here, nobody waits for long: it may be the store that it waits
+    /// for. Then there is nothing, and the reason.
+    async fn find_one(home: &Home, name: &str) -> Result<(Self, Option<Error>)> {
+        let folder = MachineFolder::of(home, name)?;
+        let asked = timeout(PATIENCE, wire::call(&folder, &KeeperRequest::Status)).await;
+        if matches!(asked, Ok(Ok(None))) {
+            return Ok((Self::find(home, Some(name)).await?, None));
+        }
+        let late = || Error::unavailable(format!("no answer in {} s", STORE_SAYS.as_secs()));
+        let found = timeout(STORE_SAYS, Self::find(home, Some(name))).await;
+        match found.unwrap_or_else(|_| Err(late())) {
+            Err(e) if e.kind() == ErrorKind::Unavailable => Ok((Self::default(), Some(e))),
+            other => Ok((other?, None)),
+        }
+    }
+}
+
 /// All machines of the home and the store, by name.
 async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
-    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
-    let store = engine.store.clone();
-    let (parcels, damaged) = Parcel::list(&store, only).await?;
+    let (stored, away) = match only {
+        Some(name) => StoredMachines::find_one(home, name).await?,
+        None => (StoredMachines::find(home, None).await?, None),
+    };
+    let StoredMachines { parcels, damaged, elsewhere } = stored;
     let mut found: BTreeMap<String, MachineView> = BTreeMap::new();
     for parcel in &parcels {
         let machine =
@@ -274,14 +324,16 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
             }
         }
     }
-    let own = engine.disks.server().await?;
-    for claim in RunClaim::list(&store).await? {
-        let Some(machine) = found.get_mut(&claim.machine) else { continue };
-        if machine.running.is_none()
-            && let ClaimState::Elsewhere { host, .. } = claim.judge(&store, own).await?
-        {
+    for (name, host) in elsewhere {
+        if let Some(machine) = found.get_mut(&name).filter(|machine| machine.running.is_none()) {
             (machine.state, machine.host) = ("elsewhere", Some(host));
         }
+    }
+    if let (Some(away), Some(machine)) = (away, only.and_then(|only| found.get_mut(only))) {
+        let why = away.message();
+        machine
+            .error
+            .get_or_insert_with(|| format!("what the store has of it is not known: {why}"));
     }
     Ok(found.into_values().collect())
 }
