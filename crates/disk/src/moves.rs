@@ -43,17 +43,18 @@ impl Disks {
     async fn try_take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         let server = self.server().await?;
         let refs = self.store.refs();
-        let found = refs.get(RefKind::Disk, name).await?.ok_or_else(|| {
+        let looked_up = refs.look_up(RefKind::Disk, name).await?;
+        let found = looked_up.record().ok_or_else(|| {
             Error::not_found(format!(
                 "the store knows no disk {name:?}; see 'sojourn disk list --elsewhere'"
             ))
         })?;
-        fence::check_stays(&found)?;
-        let held = fence::held(&found)?;
+        fence::check_stays(found)?;
+        let held = fence::held(found)?;
         let left = match held.by {
             Some(holder) => {
                 if !force {
-                    self.check_gone(&found, holder, server).await?;
+                    self.check_gone(found, holder, server).await?;
                 }
                 // Its record may be one step behind the ref, and so name any of these.
                 let mut roots = found.body.roots()?;
@@ -64,7 +65,7 @@ impl Disks {
         };
         let epoch = held.epoch.saturating_add(1);
         let published = Some(self.store.world().clock.now());
-        let from = from_ref(&found)?;
+        let from = from_ref(found)?;
         let record = DiskRecord { layers: vec![1], next_layer: 2, epoch, left, published, ..from };
         // What it stands on is here before anybody loses anything.
         self.store.stored_manifest(&record.base).await?;
@@ -75,8 +76,8 @@ impl Disks {
         })
         .await?;
         let body = fence::body(&record, server, &[]);
-        if let Err(error) = refs.update(RefKind::Disk, name, found.sequence, body).await {
-            if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) {
+        if let Err(error) = refs.write_over(&looked_up, body).await {
+            if error.kind() == ErrorKind::Conflict {
                 let (home, name) = (self.directory.clone(), name.to_owned());
                 offload(move || clear(&home, &name)).await?;
             }

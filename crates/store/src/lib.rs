@@ -124,7 +124,9 @@ pub use manifest::{Content, Manifest, Piece};
 pub use maps::{MapId, MapLookup, MapTurn};
 pub use name::{ImageName, check_name};
 pub use progress::Progress;
-pub use refs::{DamagedRef, KeyedRecord, Listing, RefBody, RefKey, RefKind, RefRecord, Refs};
+pub use refs::{
+    DamagedRef, KeyedRecord, Listing, LookedUpRef, RefBody, RefKey, RefKind, RefRecord, Refs,
+};
 pub use secret::{Argon2Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;

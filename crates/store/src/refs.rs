@@ -15,12 +15,14 @@ use std::collections::BTreeMap;
 mod keyed;
 mod kind;
 mod listing;
+mod looked_up;
 mod record;
 mod since;
 
 pub use keyed::{KeyedRecord, RefKey};
 pub use kind::RefKind;
 pub use listing::{DamagedRef, Listing};
+pub use looked_up::LookedUpRef;
 pub(crate) use record::check;
 pub use record::{RefBody, RefRecord};
 use since::{Began, PreviousRecord};
@@ -97,6 +99,35 @@ impl Refs {
         listing.records.sort_by(|a, b| a.name.cmp(&b.name));
         listing.damaged.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(listing)
+    }
+
+    /// The record of the name that comes last by what `rank` says of it, of those of which it says something; `None`
+    /// when there is none. The others are not read, but in an encrypted store, where they are hidden.
+    ///
+    /// # Errors
+    /// Any error from [`get`](Self::get), also of a name that may come last; any error from the backend's listing.
+    pub async fn last_of<R: Ord>(
+        &self,
+        kind: RefKind,
+        rank: impl Fn(&str) -> Option<R>,
+    ) -> Result<Option<RefRecord>> {
+        if self.store.settings().is_encrypted() {
+            let listing = self.list_some(kind, |name| rank(name).is_some()).await?;
+            return match listing.damaged.into_iter().next() {
+                Some(bad) => Err(bad.error),
+                None => Ok(listing.records.into_iter().max_by_key(|found| rank(&found.name))),
+            };
+        }
+        let rows = self.rows(&format!("refs/{kind}"), kind).await?;
+        let ranked = rows.into_iter().filter_map(|(name, row)| Some((rank(&name)?, name, row)));
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by(|a, b| b.0.cmp(&a.0));
+        for (_, name, row) in ranked {
+            if let Some(record) = self.read(kind, &name, row?).await?.into_record() {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes a name.

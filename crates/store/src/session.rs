@@ -11,7 +11,7 @@
 
 use crate::collection::{CollectionState, Contents, Pin, pin};
 use crate::condemned::Absent;
-use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
+use crate::{LookedUpRef, ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
 use block::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ const RENEWAL: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(300);
 /// A session whose pin is older publishes nothing: half of what a collection waits at the least.
 const TRUSTED: Duration = Duration::from_secs(12 * 3600);
+/// Until then the number of a record tells it from any that may have taken its place: records stay for an hour at the
+/// least after they were superseded.
+const RECENT: Duration = Duration::from_secs(1800);
 /// Changes of a name, or collections, that a session gives way to before it gives up.
 const ATTEMPTS: usize = 16;
 
@@ -274,6 +277,33 @@ impl Session {
         Err(Error::conflict(format!("{kind} {name:?} changes all the time; try again")))
     }
 
+    /// Whether a name is still there, whose record of number `sequence` was read shortly before the session began and
+    /// names the manifests `roots`: as [`hold`](Self::hold), but that record is not read again where these were [held
+    /// from the start](Store::session_holding).
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; any error from the refs.
+    pub async fn still_holds(
+        &self,
+        kind: RefKind,
+        name: &str,
+        sequence: u64,
+        roots: &[ManifestId],
+    ) -> Result<bool> {
+        let is_held = {
+            let pinned = self.inner.pinned.lock().await;
+            roots.iter().all(|id| pinned.held.contains(id))
+        };
+        // Much later there may be another record of that number.
+        if is_held
+            && self.inner.began.elapsed() < RECENT
+            && self.store().refs().sequence(kind, name).await? == Some(sequence)
+        {
+            return Ok(true);
+        }
+        Ok(self.hold(kind, name).await?.is_some())
+    }
+
     /// Keeps manifests, and what they lead to, until the session ends.
     ///
     /// # Errors
@@ -295,11 +325,30 @@ impl Session {
         self.check().await?;
         let refs = self.store().refs();
         let record = refs.create(kind, name, body).await?;
-        // Up to here the pin was there, or what the name means may be gone already.
+        self.keep_if_alive(kind, record).await
+    }
+
+    /// Makes a name, or moves it on, if it is still what it was when it was looked up; as
+    /// [`Refs::write_over`](crate::Refs::write_over).
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then the name is removed;
+    /// [`Conflict`](block::ErrorKind::Conflict) when somebody else changed the name since;
+    /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
+    pub async fn publish_over(&self, found: &LookedUpRef, body: RefBody) -> Result<RefRecord> {
+        let record = self.store().refs().write_over(found, body).await?;
+        self.keep_if_alive(found.kind(), record).await
+    }
+
+    /// A record that was just written, or nothing of it: up to here the pin was there, or what it means may be gone
+    /// already.
+    async fn keep_if_alive(&self, kind: RefKind, record: RefRecord) -> Result<RefRecord> {
         if let Err(error) = self.check().await
             && error.kind() == block::ErrorKind::Fenced
         {
-            refs.remove(kind, name, record.sequence).await?;
+            let refs = self.store().refs();
+            refs.remove(kind, &record.name, record.sequence).await?;
             return Err(error);
         }
         Ok(record)

@@ -146,29 +146,23 @@ impl RunClaim {
     ) -> Result<Self> {
         let held = async {
             match parcel {
-                Some(parcel) => parcel.hold(session).await,
+                Some(parcel) => parcel.still_held(session).await,
                 None => Ok(()),
             }
         };
         let body = body(session.store(), spec, server, parcel);
         let refs = session.store().refs();
-        let ((), before) = tokio::try_join!(held, refs.get(RefKind::Machine, &spec.name))?;
-        let written = match before {
-            None => session.publish(RefKind::Machine, &spec.name, body).await?,
-            Some(before) => {
-                let before_claim = Self::read(&before)?;
-                if before_claim.uuid != spec.uuid {
-                    return Err(Error::conflict(format!(
-                        "another home on this store runs a machine {:?}; give one of the two another name, or, if \
-                         that home is gone, forget it with 'sojourn vm remove --lost {}'",
-                        spec.name, spec.name
-                    )));
-                }
-                session.check().await?;
-                refs.update(RefKind::Machine, &spec.name, before.sequence, body).await?
-            }
-        };
-        Self::read(&written)
+        let ((), before) = tokio::try_join!(held, refs.look_up(RefKind::Machine, &spec.name))?;
+        if let Some(found) = before.record()
+            && Self::read(found)?.uuid != spec.uuid
+        {
+            return Err(Error::conflict(format!(
+                "another home on this store runs a machine {:?}; give one of the two another name, or, if \
+                 that home is gone, forget it with 'sojourn vm remove --lost {}'",
+                spec.name, spec.name
+            )));
+        }
+        Self::read(&session.publish_over(&before, body).await?)
     }
 
     /// A claim of which nobody knows whether it was made, to be given up.

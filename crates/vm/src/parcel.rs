@@ -95,8 +95,25 @@ impl Parcel {
     pub async fn hold(&self, session: &Session) -> Result<()> {
         match session.hold(RefKind::Parcel, &self.name()).await? {
             Some(_) => Ok(()),
-            None => Err(Error::not_found(format!("parcel {} was removed", self.name()))),
+            None => Err(self.was_removed()),
         }
+    }
+
+    /// The same of a parcel that was read shortly before the session began: where what it leads to was held from the
+    /// start, its record is not read again.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when it was removed; any error from the session.
+    pub(crate) async fn still_held(&self, session: &Session) -> Result<()> {
+        let roots = [self.memory, self.disk];
+        match session.still_holds(RefKind::Parcel, &self.name(), self.sequence, &roots).await? {
+            true => Ok(()),
+            false => Err(self.was_removed()),
+        }
+    }
+
+    fn was_removed(&self) -> Error {
+        Error::not_found(format!("parcel {} was removed", self.name()))
     }
 
     /// Makes the first parcel of another machine, `spec`, of what this one holds: they share memory and disk, and
@@ -210,14 +227,16 @@ impl Parcel {
     /// The newest parcel of a machine, or `None`.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) and others while one of its parcels cannot be read: it might be the
-    /// newest; any error from the store.
+    /// [`Corrupt`](ErrorKind::Corrupt) and others when that, or what may be a newer one, cannot be read; any error from
+    /// the store.
     pub async fn newest(store: &Store, machine: &str) -> Result<Option<Self>> {
-        let (mut parcels, damaged) = Self::list(store, Some(machine)).await?;
-        match damaged.into_iter().next() {
-            Some(bad) => Err(bad.error),
-            None => Ok(parcels.pop()),
-        }
+        let number = |name: &str| {
+            let (of, number) = name.rsplit_once('@')?;
+            (of == machine).then_some(())?;
+            number.parse::<u64>().ok()
+        };
+        let found = store.refs().last_of(RefKind::Parcel, number).await?;
+        found.as_ref().map(Self::read).transpose()
     }
 
     /// The parcel `NAME@NUMBER`, or the newest of the machine `NAME`.

@@ -226,9 +226,15 @@ async fn what_a_session_holds_from_its_beginning_stays_without_its_name_by_one_p
     let roots = found.body.roots().unwrap();
     let session = store.session_holding("test", &roots).await.unwrap();
     session.hold(RefKind::Image, "base:1").await.unwrap().unwrap();
+    let still = async |sequence| {
+        session.still_holds(RefKind::Image, "base:1", sequence, &roots).await.unwrap()
+    };
+    // A record that took its place names it, too.
+    assert!(still(found.sequence).await && still(found.sequence + 1).await);
     assert_eq!(count(&backend, "pins").await, 1);
     remove(&store, "base:1").await;
     assert!(session.hold(RefKind::Image, "base:1").await.unwrap().is_none());
+    assert!(!still(found.sequence).await && !still(found.sequence + 1).await);
     backend.advance(DAY / 2);
     gc(&store, now()).await;
     gc(&store, now()).await;
@@ -248,6 +254,9 @@ async fn a_session_that_was_taken_for_dead_publishes_nothing() {
     assert_eq!(gc(&store, now()).await.pins, 1);
     let error = session.publish(RefKind::Image, "a:1", body.clone()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced);
+    let looked_up = store.refs().look_up(RefKind::Image, "a:1").await.unwrap();
+    let over = session.publish_over(&looked_up, body).await.unwrap_err();
+    assert_eq!(over.kind(), ErrorKind::Fenced);
     assert!(session.hold(RefKind::Image, "a:1").await.unwrap().is_none());
     assert!(store.refs().get(RefKind::Image, "a:1").await.unwrap().is_none());
     assert_eq!(session.close(Err::<(), _>(error)).await.unwrap_err().kind(), ErrorKind::Fenced);

@@ -41,6 +41,64 @@ async fn a_name_lives_from_create_to_remove_and_again() {
 }
 
 #[tokio::test]
+async fn what_was_looked_up_is_written_over_once_and_nothing_is_asked_for_meanwhile() {
+    let backend = ScriptedStore::new(Arc::new(InMemory::new()), |_| StoreFault::None);
+    let refs = store(Arc::new(backend.clone())).await.refs();
+    let kind = RefKind::Disk;
+    let mut expected = 0;
+    for round in 0..2 {
+        // Where there is none at first, and where it was removed later; then over a record.
+        for record in [false, true] {
+            let found = refs.look_up(kind, "a").await.unwrap();
+            let other = refs.look_up(kind, "a").await.unwrap();
+            assert_eq!(found.record().map(|record| record.sequence), record.then_some(expected));
+            let before = backend.calls.log().count(|_| true);
+            let written = refs.write_over(&found, body(7)).await.unwrap();
+            // A removal may be cleared away at any time: that is looked at once more.
+            let calls = if !record && round == 1 { 2 } else { 1 };
+            assert_eq!(backend.calls.log().count(|_| true) - before, calls);
+            expected += 1;
+            assert_eq!(written.sequence, expected);
+            assert_eq!(refs.get(kind, "a").await.unwrap(), Some(written));
+            let late = refs.write_over(&other, body(8)).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::Conflict);
+        }
+        refs.remove(kind, "a", expected).await.unwrap();
+        expected += 1;
+    }
+}
+
+#[tokio::test]
+async fn of_many_names_the_last_one_that_is_left_is_read_and_no_other() {
+    let backend = ScriptedStore::new(Arc::new(InMemory::new()), |_| StoreFault::None);
+    let refs = store(Arc::new(backend.clone())).await.refs();
+    let kind = RefKind::Parcel;
+    for name in ["work@2", "work@10", "work@9", "play@30", "work@11"] {
+        refs.create(kind, name, body(1)).await.unwrap();
+    }
+    refs.remove(kind, "work@11", 1).await.unwrap();
+    let last = async || {
+        let number = |name: &str| name.strip_prefix("work@")?.parse::<u64>().ok();
+        let before = backend.calls.log().count(|call| matches!(call, StoreCall::Get(_)));
+        let found = refs.last_of(kind, number).await.map(|found| found.map(|found| found.name));
+        let gets = backend.calls.log().count(|call| matches!(call, StoreCall::Get(_))) - before;
+        (found, gets)
+    };
+    let (found, gets) = last().await;
+    assert_eq!((found.unwrap().as_deref(), gets), (Some("work@10"), 2));
+    // What cannot be read might be the last one, where it is not before it.
+    let damage = async |name: &str| {
+        let path = Path::from(format!("refs/parcel/{name}/00000000000000000001"));
+        backend.put(&path, PutPayload::from_static(b"damaged")).await.unwrap();
+    };
+    damage("work@9").await;
+    assert_eq!(last().await.0.unwrap().as_deref(), Some("work@10"));
+    damage("work@10").await;
+    assert_eq!(last().await.0.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(refs.last_of(kind, |_| None::<u64>).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn kinds_are_apart_and_a_list_is_sorted() {
     let refs = store(Arc::new(InMemory::new())).await.refs();
     for name in ["b:2", "a:1", "b:1"] {
