@@ -7,6 +7,7 @@
 use crate::{Disk, Mode};
 use block::{Device, Error, Result};
 use std::fmt::Write;
+use store::ManifestId;
 
 impl Disk {
     /// The mark of what the disk holds now; later writes go to another layer. Asks nobody: what was flushed is
@@ -28,6 +29,11 @@ impl Disk {
         self.freeze_here().await?;
         self.mark()
             .ok_or_else(|| Error::conflict(format!("disk {:?} is being written", self.name())))
+    }
+
+    /// Whether the disk holds what a manifest says, and nothing that was written since.
+    pub fn holds(&self, contents: &ManifestId) -> bool {
+        self.record().base == *contents && self.info().private_bytes == 0
     }
 
     /// The mark of what the disk holds; `None` when it was written since any mark was set.

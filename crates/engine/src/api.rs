@@ -122,6 +122,13 @@ pub enum DiskRequest {
         /// Set a mark; else only look for one.
         set: bool,
     },
+    /// Whether a disk holds what a manifest says, and nothing that was written since.
+    Holds {
+        /// The disk.
+        name: String,
+        /// The manifest's id.
+        manifest: String,
+    },
     /// Publish a disk and give it up.
     Release {
         /// The disk.
@@ -167,6 +174,8 @@ pub enum DiskReply {
     Removed(String),
     /// The mark of a disk; none when it was written since one was set.
     Mark(Option<String>),
+    /// Whether a disk holds what was asked for.
+    Holds(bool),
     /// A disk whose state is in the store now.
     Published(PublishedView),
     /// What was given up.

@@ -161,11 +161,11 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Published(PublishedView { disk: name, bytes: behind }))
         }
         DiskRequest::Mark { name, set } => {
-            let disk = open.hold(&name).await?;
-            Ok(DiskReply::Mark(match set {
-                true => Some(disk.set_mark().await?),
-                false => disk.mark(),
-            }))
+            Ok(DiskReply::Mark(mark(open.hold(&name).await?, set).await?))
+        }
+        DiskRequest::Holds { name, manifest } => {
+            let manifest = manifest.parse()?;
+            Ok(DiskReply::Holds(open.hold(&name).await?.holds(&manifest)))
         }
         DiskRequest::Release { name } => {
             devices::must_be_none(&engine.home, &name)?;
@@ -230,6 +230,14 @@ async fn hold_or_recover(
             engine.open.hold(name).await
         }
         other => other,
+    }
+}
+
+/// The mark of a disk, or a new one.
+async fn mark(disk: DiskHandle, set: bool) -> Result<Option<String>> {
+    match set {
+        true => disk.set_mark().await.map(Some),
+        false => Ok(disk.mark()),
     }
 }
 

@@ -189,7 +189,7 @@ impl RemoteServer {
                 self.delete(&disk(name, &format!("/snapshots/{}", encoded(snapshot)))).await?;
                 Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
             }
-            DiskRequest::Mark { .. } => {
+            DiskRequest::Mark { .. } | DiskRequest::Holds { .. } => {
                 Err(Error::unsupported("marks of disks are for machines on the server's own host"))
             }
         }

@@ -267,6 +267,7 @@ fn shown(reply: DiskReply, caller: &Caller) -> Value {
         DiskReply::Rebase(report) => serde_json::to_value(report),
         DiskReply::Published(published) => serde_json::to_value(published),
         DiskReply::Mark(mark) => serde_json::to_value(mark),
+        DiskReply::Holds(holds) => serde_json::to_value(holds),
         DiskReply::Removed(what) => Ok(json!({ "done": format!("{what} removed") })),
         DiskReply::Released(what) => Ok(json!({ "done": format!("{what} released") })),
     };

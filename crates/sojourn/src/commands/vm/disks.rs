@@ -153,7 +153,6 @@ async fn holds(
 /// The server that has the disk of a machine; keepers share it.
 pub(super) struct DiskServer {
     home: Home,
-    store: Store,
     /// What a server says that is started.
     log: PathBuf,
     using: ServerUse,
@@ -162,33 +161,46 @@ pub(super) struct DiskServer {
 }
 
 impl DiskServer {
-    /// The server of the home; one is started if none runs, and ends with the last machine.
+    /// The server of the home; one is started if none runs, and ends with the last machine. While it comes up,
+    /// `opening` is done.
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable) when it does not come up, with the path of its log;
-    /// [`Conflict`](ErrorKind::Conflict) when the keeper is asked to end before it has.
-    pub(super) async fn find(
+    /// [`Conflict`](ErrorKind::Conflict) when the keeper is asked to end before it has; any error from `opening`.
+    pub(super) async fn find<T>(
         home: &Home,
-        store: &Store,
         log: &Path,
         requests: &mut Requests,
-    ) -> Result<Self> {
-        let until = Instant::now() + PATIENCE;
-        let using = requests.unless_ended(ServerUse::begin(home, until)).await;
+        opening: impl Future<Output = Result<T>>,
+    ) -> Result<(Self, T)> {
+        let using = ServerUse::begin(home, Instant::now() + PATIENCE);
+        let using = requests.unless_ended(using).await;
         let using = using.unwrap_or_else(|| Err(start_ended()))?;
         let mut own = None;
-        let coming = requests.unless_ended(come_up(home, log, &using, &mut own, until)).await;
-        if let Err(e) = coming.unwrap_or_else(|| Err(start_ended())) {
-            // One that others use by now is ended by the last of them.
-            if let Some(mut own) = own
-                && let Some(_last) = using.end()
-            {
-                let _ = own.kill();
+        let coming = async {
+            if ControlClient::connect(home).await?.is_none() {
+                own = Some(spawn(home, log, &using)?);
             }
-            return Err(e);
+            let opened = opening.await?;
+            come_up(home, log, &using, &mut own, Instant::now() + PATIENCE).await?;
+            Ok(opened)
+        };
+        let coming = requests.unless_ended(coming).await;
+        match coming.unwrap_or_else(|| Err(start_ended())) {
+            Ok(opened) => {
+                let (home, log) = (home.clone(), log.to_owned());
+                Ok((Self { home, log, using, own: Mutex::new(own) }, opened))
+            }
+            Err(e) => {
+                // One that others use by now is ended by the last of them.
+                if let Some(mut own) = own
+                    && let Some(_last) = using.end()
+                {
+                    let _ = own.kill();
+                }
+                Err(e)
+            }
         }
-        let (home, store, log) = (home.clone(), store.clone(), log.to_owned());
-        Ok(Self { home, store, log, using, own: Mutex::new(own) })
     }
 
     /// Has a server come up whenever the home's has ended, be it that it crashed: a machine that runs waits for its
@@ -377,8 +389,13 @@ pub(super) async fn private_bytes(home: &Home, disk: &str) -> u64 {
 #[async_trait]
 impl MachineDisk for DiskServer {
     async fn holds(&self, disk: &str, contents: &ManifestId) -> Result<bool> {
-        let shown = ask(&self.home, DiskRequest::Show { name: disk.to_owned() });
-        holds(&self.store, disk, contents, shown).await
+        let (name, manifest) = (disk.to_owned(), contents.to_string());
+        // QEMU uses the disk: the server knows what it holds, and asks nobody.
+        match ask(&self.home, DiskRequest::Holds { name, manifest }).await {
+            Ok(DiskReply::Holds(holds)) => Ok(holds),
+            Ok(_) => Err(Error::internal("a disk was asked for, and something else came")),
+            Err(e) => Err(e),
+        }
     }
 
     async fn set_mark(&self, disk: &str) -> Result<String> {
@@ -418,8 +435,7 @@ pub(super) fn program(home: &Home, log: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits until the server of a home answers. Starts one if none runs: that is `own` then, and noted before anything
-/// else, so that a keeper which is killed leaves nobody behind.
+/// Waits until the server of a home answers. Starts one if none runs: that is `own` then.
 async fn come_up(
     home: &Home,
     log: &Path,
@@ -437,13 +453,7 @@ async fn come_up(
     while ControlClient::connect(home).await?.is_none() {
         match own.as_mut().map(Child::try_wait) {
             None if Instant::now() >= again => {
-                let mut child = spawn(home, log)?;
-                if let Err(e) = using.note_started(child.id()) {
-                    // Nobody would end it.
-                    let _ = child.kill().and_then(|()| child.wait());
-                    return Err(e);
-                }
-                *own = Some(child);
+                *own = Some(spawn(home, log, using)?);
             }
             None | Some(Ok(None)) => {}
             // Another one has the home, and comes up: that of a machine which starts at the same time. If not, it was
@@ -463,6 +473,14 @@ async fn come_up(
     Ok(())
 }
 
-fn spawn(home: &Home, log: &Path) -> Result<Child> {
-    program(home, log)?.arg("serve").spawn().map_err(|e| Error::io("cannot start a server", e))
+/// Starts a server, and notes it: a keeper that is killed leaves nobody behind.
+fn spawn(home: &Home, log: &Path, using: &ServerUse) -> Result<Child> {
+    let started = program(home, log)?.arg("serve").spawn();
+    let mut child = started.map_err(|e| Error::io("cannot start a server", e))?;
+    if let Err(e) = using.note_started(child.id()) {
+        // Nobody would end it.
+        let _ = child.kill().and_then(|()| child.wait());
+        return Err(e);
+    }
+    Ok(child)
 }

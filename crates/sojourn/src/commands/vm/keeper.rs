@@ -68,32 +68,24 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
     if !args.upload {
         requests.listen()?;
     }
-    let opened = match requests.unless_ended(HomeOpened::open(args, home, &folder)).await {
-        Some(opened) => opened,
-        None => Err(start_ended()),
-    };
-    let ended = match opened {
-        Ok(HomeOpened { engine, parcel, id }) => {
-            let log = folder.path().join("serve.log");
-            match DiskServer::find(home, &engine.store, &log, &mut requests).await {
-                Ok(server) => {
-                    let mut keeper = Keeper {
-                        qemu: args.qemu.clone(),
-                        home,
-                        folder: &folder,
-                        id,
-                        engine: &engine,
-                        server: &server,
-                        requests: &mut requests,
-                        is_to_end: false,
-                    };
-                    let outcome = keeper.work(args, parcel).await;
-                    let _ = std::fs::remove_file(&socket);
-                    server.leave().await;
-                    outcome
-                }
-                Err(e) => Err(e),
-            }
+    let log = folder.path().join("serve.log");
+    let opening = HomeOpened::open(args, home, &folder);
+    let ended = match DiskServer::find(home, &log, &mut requests, opening).await {
+        Ok((server, HomeOpened { engine, parcel, id })) => {
+            let mut keeper = Keeper {
+                qemu: args.qemu.clone(),
+                home,
+                folder: &folder,
+                id,
+                engine: &engine,
+                server: &server,
+                requests: &mut requests,
+                is_to_end: false,
+            };
+            let outcome = keeper.work(args, parcel).await;
+            let _ = std::fs::remove_file(&socket);
+            server.leave().await;
+            outcome
         }
         Err(e) => Err(e),
     };
