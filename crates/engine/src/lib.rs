@@ -61,7 +61,9 @@ use disk::{Disks, Image, LoadOptions, Loader, Room};
 use kept_slots::KeptSlots;
 use lookaside::{SourceReport, Sources};
 use nearby_maps::{MapsOnDemand, NearbyMaps, StoreWay};
-use objects::{DiskReadOrder, Link, OpenStoreOptions, Opened, Patience, PieceOptions};
+use objects::{
+    DiskReadOrder, KeepSettings, Link, OpenStoreOptions, Opened, Patience, PieceOptions,
+};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use sources::{ConfiguredSources, SourcePlace};
@@ -354,12 +356,19 @@ pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOpt
     let pieces = (what_for != StoreUse::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
     let is_scattered = what_for == StoreUse::Keeper;
+    // A command opens the store before it begins a keeper.
+    let settings = match what_for {
+        StoreUse::Command => KeepSettings::ForNext,
+        StoreUse::Keeper => KeepSettings::Always,
+        StoreUse::Server | StoreUse::Inspection => KeepSettings::Never,
+    };
     let order = read_order(config, what_for);
     OpenStoreOptions {
         patience,
         pieces,
         is_distant,
         is_scattered,
+        settings,
         order,
         ..OpenStoreOptions::default()
     }

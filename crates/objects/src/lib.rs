@@ -81,6 +81,7 @@ pub use link_pace::LinkTime;
 pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters};
+pub use pieces::KeepSettings;
 pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
     get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,

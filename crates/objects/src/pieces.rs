@@ -40,8 +40,20 @@ const PIECE: u64 = 128 << 10;
 const LONGEST: u64 = 16 << 20;
 /// What is kept: objects whose names are hashes of their content.
 const KEPT: [&str; 4] = ["packs/", "segments/", "manifests/", "bootlists/"];
-/// Kept, too, of a distant store: it never changes, and the store cannot be opened without it.
+/// Kept, too, where that is asked for: it never changes, and the store cannot be opened without it.
 const SETTINGS: &str = "store.json";
+
+/// Whether the settings of a store are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeepSettings {
+    /// They are read from the store, and not kept.
+    #[default]
+    Never,
+    /// They are read from the store, and kept for who opens it next.
+    ForNext,
+    /// They are read from the store when none are kept.
+    Always,
+}
 
 type PieceName = [u8; 32];
 type Fetch = BoxFuture<'static, Result<Bytes, Arc<Error>>>;
@@ -69,6 +81,7 @@ pub(crate) struct PieceCache {
     as_asked: Option<Arc<dyn RangeBatches>>,
     /// The store may be away for long: see [`distant`](Self::distant).
     is_distant: bool,
+    settings: KeepSettings,
     /// Pieces that are on their way, for all who want them.
     flights: Arc<Mutex<HashMap<PieceName, WeakShared<Fetch>>>>,
 }
@@ -79,7 +92,8 @@ impl PieceCache {
         let place = *blake3::hash(place.as_bytes()).as_bytes();
         let disk = Arc::new(LocalDisk::new(options));
         let (as_asked, flights) = (None, Arc::default());
-        Self { inner, disk, place, as_asked, is_distant: false, flights }
+        let settings = KeepSettings::Never;
+        Self { inner, disk, place, as_asked, is_distant: false, settings, flights }
     }
 
     /// The same, but ranges of packs are fetched from `ranges`, as they were asked for, and kept so.
@@ -92,11 +106,17 @@ impl PieceCache {
     /// and so are the store's settings, without which it cannot be opened.
     #[must_use]
     pub(crate) fn distant(self) -> Self {
-        Self { is_distant: true, ..self }
+        Self { is_distant: true, settings: KeepSettings::Always, ..self }
+    }
+
+    /// The same, keeping the store's settings as `settings` says.
+    #[must_use]
+    pub(crate) fn keeping_settings(self, settings: KeepSettings) -> Self {
+        Self { settings, ..self }
     }
 
     fn keeps(&self, path: &Path) -> bool {
-        is_kept(path) || (self.is_distant && path.as_ref() == SETTINGS)
+        is_kept(path) || (self.settings == KeepSettings::Always && path.as_ref() == SETTINGS)
     }
 
     /// Keeps an object that was written, in the parts that it may be read in.
@@ -397,7 +417,17 @@ impl super::layer::ObjectLayer for PieceCache {
             if options.extensions.get() == Some(&Hint::Fresh) {
                 self.forget_around(location, &options).await;
             }
-            return self.inner.get_opts(location, options).await;
+            let for_next = self.settings == KeepSettings::ForNext
+                && location.as_ref() == SETTINGS
+                && !options.head
+                && options.range.is_none();
+            let found = self.inner.get_opts(location, options).await?;
+            if !for_next {
+                return Ok(found);
+            }
+            let bytes = found.bytes().await?;
+            self.disk.keep(self.name(location, ObjectPart::Whole), bytes.clone()).await;
+            return Ok(answer(location, ObjectPart::Whole, bytes));
         };
         let name = self.name(location, part);
         if let Some(bytes) = self.disk.read(name).await {

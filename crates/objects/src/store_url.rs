@@ -20,6 +20,7 @@ use super::local::local_metered;
 use super::local_disk::{PieceCounters, PieceOptions};
 use super::mounted::Mounted;
 use super::patient::{LiveRetryCounters, Patience, Patient, RetryCounters};
+use super::pieces::KeepSettings;
 use super::pieces::PieceCache;
 use block::{Error, Result};
 use bytes::Bytes;
@@ -41,6 +42,8 @@ pub struct OpenStoreOptions {
     /// Whether the store may be away for long, its directory too. Then a directory has the layers of a store over a
     /// network; what is written is kept like what is read; and so are the store's settings.
     pub is_distant: bool,
+    /// Whether a store over a network that is not distant has its settings kept.
+    pub settings: KeepSettings,
     /// Whether what is read lies scattered, and what lies beside it is of no use: packs of a store over a network are
     /// read as they are asked for then, and not in pieces.
     pub is_scattered: bool,
@@ -56,6 +59,7 @@ impl Default for OpenStoreOptions {
             pieces: None,
             environment: Environment::system(),
             is_distant: false,
+            settings: KeepSettings::Never,
             is_scattered: false,
             order: DiskReadOrder::Arrival,
         }
@@ -252,7 +256,10 @@ fn kept(
         Some(ranges) => pieces.taking_ranges_from(ranges),
         None => pieces,
     };
-    let pieces = if options.is_distant { pieces.distant() } else { pieces };
+    let pieces = match options.is_distant {
+        true => pieces.distant(),
+        false => pieces.keeping_settings(options.settings),
+    };
     let link = Link { pieces: Some(pieces.clone()), ..link };
     Opened { backend: Arc::new(pieces), link }
 }

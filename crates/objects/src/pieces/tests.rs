@@ -1,11 +1,12 @@
 use super::*;
 use crate::testing::{FaultRates, Unreliable};
-use crate::{OpenStoreOptions, Opened, exact, get, get_range, get_range_with, layered};
+use crate::{OpenStoreOptions, Opened, Patience, exact, get, get_range, get_range_with, layered};
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
 use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
 
 /// A remote store with one pack of `len` bytes.
 async fn remote(len: usize) -> (Vec<u8>, Unreliable, Path) {
@@ -241,6 +242,32 @@ async fn ranges_of_an_exact_store_are_fetched_and_kept_as_they_were_asked_for() 
     let found = second.backend.get_ranges(&path, &ranges).await.unwrap();
     assert_eq!(found, asked(&ranges));
     assert!(get_range(&*second.backend, &path, 100, 201).await.is_err(), "it is not here");
+}
+
+#[tokio::test]
+async fn settings_that_somebody_read_are_kept_for_who_trusts_them_and_read_anew_by_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, counted, _) = remote(10).await;
+    counted.put(&Path::from("store.json"), "the settings".into()).await.unwrap();
+    let opened = |settings| {
+        let pieces = Some(PieceOptions { dir: dir.path().to_owned(), limit: 1 << 30 });
+        let patience = Patience::lasting(Duration::ZERO);
+        let options =
+            OpenStoreOptions { pieces, settings, patience, ..OpenStoreOptions::default() };
+        exact(Arc::new(counted.clone()), "gateway+https://test", &options).backend
+    };
+    let (never, for_next) = (opened(KeepSettings::Never), opened(KeepSettings::ForNext));
+    let always = opened(KeepSettings::Always);
+    let read = async |backend: &dyn ObjectStore| get(backend, "store.json", 100).await;
+    assert_eq!(read(&*never).await.unwrap(), "the settings");
+    crate::head(&*for_next, "store.json").await.unwrap();
+    counted.set_down(true);
+    assert!(read(&*always).await.is_err(), "nobody kept them");
+    counted.set_down(false);
+    assert_eq!(read(&*for_next).await.unwrap(), "the settings");
+    counted.set_down(true);
+    assert_eq!(read(&*always).await.unwrap(), "the settings");
+    assert!(read(&*never).await.is_err() && read(&*for_next).await.is_err());
 }
 
 #[tokio::test]
