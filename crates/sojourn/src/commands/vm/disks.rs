@@ -219,7 +219,7 @@ impl DiskServer {
         if let Some(client) = ControlClient::connect(&self.home).await? {
             let process = client.process()?;
             drop(client);
-            has_ended(process).await?;
+            has_ended(process, LOOKS).await?;
             // Who started it, such as systemd, may start it again, and one that handed over has a successor.
             sleep(AGAIN).await;
             if ControlClient::connect(&self.home).await?.is_some() {
@@ -270,9 +270,9 @@ impl DiskServer {
         let Self { home, using, own, .. } = self;
         let Some(last) = using.end() else { return };
         // One that hangs keeps nobody waiting.
-        match timeout(GOODBYE * 2, drain(&home, &last)).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => {
+        let process = match timeout(GOODBYE * 2, drain(&home, &last)).await {
+            Ok(Ok(Some(process))) => process,
+            Ok(Ok(None)) => {
                 // One that was to replace another one, and has not come up.
                 if let Some(mut own) = own.into_inner()
                     && matches!(ControlClient::connect(&home).await, Ok(None))
@@ -283,29 +283,31 @@ impl DiskServer {
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the server that was started for machines stays");
+                return;
             }
-            Err(_) => tracing::warn!("the server that was started for machines does not answer"),
-        }
-        let until = Instant::now() + ENDS;
-        while matches!(ControlClient::connect(&home).await, Ok(Some(_))) && Instant::now() < until {
-            sleep(STEP).await;
-        }
+            Err(_) => {
+                tracing::warn!("the server that was started for machines does not answer");
+                return;
+            }
+        };
+        // Until then it has the home: whoever starts another one next would be refused.
+        let _ = timeout(ENDS, has_ended(process, STEP)).await;
         last.forget_ended();
     }
 }
 
-/// Has the server of a home end, if a keeper started it, and once it has noticed that its clients have ended; whether it
-/// is to. One that others use stays as it is: it would serve them on, and take no machine that comes.
+/// Has the server of a home end, if a keeper started it, and once it has noticed that its clients have ended; its process
+/// then. One that others use stays as it is: it would serve them on, and take no machine that comes.
 ///
 /// # Errors
 /// Any error from the server.
-async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
+async fn drain(home: &Home, last: &LastUse) -> Result<Option<OwnedFd>> {
     let until = Instant::now() + GOODBYE;
     loop {
-        let Some(client) = ControlClient::connect(home).await? else { return Ok(false) };
+        let Some(client) = ControlClient::connect(home).await? else { return Ok(None) };
         let status = client.status().await?;
         if !last.started(status.pid) {
-            return Ok(false);
+            return Ok(None);
         }
         let initiators = status.iscsi.map_or(0, |iscsi| iscsi.connections);
         let fetching = status.gateway.map_or(0, |gateway| gateway.counters.connections);
@@ -314,21 +316,22 @@ async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
         }
         if Instant::now() > until {
             tracing::info!("others use the server that was started for machines: it stays");
-            return Ok(false);
+            return Ok(None);
         }
         sleep(STEP).await;
     }
-    let Some(client) = ControlClient::connect(home).await? else { return Ok(false) };
+    let Some(client) = ControlClient::connect(home).await? else { return Ok(None) };
+    let process = client.process()?;
     client.drain(&DrainRequest { seconds: None, to_successor: false }).await?;
-    Ok(true)
+    Ok(Some(process))
 }
 
-/// Waits until a process has ended.
-async fn has_ended(process: OwnedFd) -> Result<()> {
+/// Waits until a process has ended; looks every `step`.
+async fn has_ended(process: OwnedFd, step: Duration) -> Result<()> {
     let again = || process.try_clone().map_err(|e| Error::io("waiting for the server", e));
     // No thread waits for it: a keeper that ends would wait for the thread.
     while !background::ended(again()?, Some(Duration::ZERO)).await? {
-        sleep(LOOKS).await;
+        sleep(step).await;
     }
     Ok(())
 }
