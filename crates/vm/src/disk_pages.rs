@@ -4,8 +4,8 @@
 //! The pages that are to be stored are known by a hash; then chunks of the disk are looked through for blocks that have
 //! one of these. Only chunks that can be read without a network are: those that the guest has read are, as a rule. What
 //! the hash finds is compared byte by byte. Pages that follow each other both in memory and in a chunk are named as a
-//! part of that chunk, if they are enough, and the longest ones where an extent would have too many parts: whoever reads
-//! all of an extent fetches a chunk for each.
+//! part of that chunk, if they are enough or that chunk is named anyway, and the longest ones where an extent would have
+//! too many parts: whoever reads all of an extent fetches a chunk for each.
 
 use crate::{EXTENT, PAGE};
 use async_trait::async_trait;
@@ -24,6 +24,7 @@ const SEGMENT: u64 = 256 << 20;
 pub(crate) const WORTH_A_SEARCH: usize = 2048;
 /// The fewest pages that are named as a part of a chunk: for fewer the chunk, of 76 KiB in the mean, would be much to
 /// fetch. Of what a booted Debian has of its disk three quarters of the runs are single pages, a seventh of the pages.
+/// Those of a chunk that is named for as many elsewhere are named, too: who goes on with the memory fetches that anyway.
 const TOGETHER: u64 = 4;
 /// So many pieces of the disk's manifest are looked at: 3.5 MiB of maps, which may have to be fetched, of some 5 GB.
 const MOST_PIECES: usize = 1 << 16;
@@ -101,19 +102,36 @@ pub(crate) async fn find(
     found.keep_same(view, &line).await?;
     let wanted: HashSet<u64> = wanted.0.iter().map(|(_, block)| *block).collect();
     let is_stored = |block: u64| !over_holes || wanted.contains(&block);
+    let extents = || spans.iter().flat_map(|span| span.pieces(EXTENT));
+    let mut named = HashSet::new();
+    for extent in extents() {
+        let runs = found.runs(extent.offset() / PAGE..extent.end() / PAGE);
+        named.extend(runs.iter().filter(|run| is_long(run)).map(|run| run.at.id));
+    }
     let mut parts = DiskParts::default();
-    for extent in spans.iter().flat_map(|span| span.pieces(EXTENT)) {
-        parts.add(extent, &found, &is_stored);
+    for extent in extents() {
+        parts.add(extent, &found, &named, &is_stored);
     }
     Ok(parts)
 }
 
+/// Whether a run is named whatever its chunk is.
+fn is_long(run: &KnownPiece) -> bool {
+    run.span.len() >= TOGETHER * PAGE
+}
+
 impl DiskParts {
-    /// Adds what becomes of one extent, or of a part of one.
-    fn add(&mut self, extent: Span, found: &FoundPages, is_stored: &dyn Fn(u64) -> bool) {
+    /// Adds what becomes of one extent, or of a part of one. Of the chunks in `named` there are long runs somewhere.
+    fn add(
+        &mut self,
+        extent: Span,
+        found: &FoundPages,
+        named: &HashSet<ChunkId>,
+        is_stored: &dyn Fn(u64) -> bool,
+    ) {
         let blocks = extent.offset() / PAGE..extent.end() / PAGE;
         let mut known: Vec<KnownPiece> = found.runs(blocks.clone());
-        known.retain(|piece| piece.span.len() >= TOGETHER * PAGE);
+        known.retain(|piece| is_long(piece) || named.contains(&piece.at.id));
         let stored = loop {
             let stored = between(&blocks, &known, is_stored);
             if known.is_empty() {

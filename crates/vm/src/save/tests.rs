@@ -267,6 +267,28 @@ async fn what_a_guest_has_read_of_its_disk_is_not_stored_once_more() {
     assert!(third.imported.stats.stored_bytes > 11 * PAGE);
 }
 
+#[tokio::test]
+async fn a_single_page_of_the_disk_is_named_where_its_chunk_is_named_anyway() {
+    let lab = lab().await;
+    let bytes = noise(5, 1 << 20);
+    let contents = disk(&lab.0, &bytes).await;
+    let on_disk = Some(searched(&contents, &lab.1, &AllNearby));
+    let page_of = |page: u64| &bytes[(page * PAGE) as usize..][..PAGE as usize];
+    // The first extent of the disk is at the start of the memory, and one page of the disk elsewhere.
+    let stored = async |page: Option<u64>| {
+        let mut memory = Plain::new();
+        memory.write(0, &bytes[..EXTENT as usize]);
+        if let Some(page) = page {
+            memory.write(300 * PAGE, page_of(page));
+        }
+        let tail = MachineTail::default();
+        hop_with(&lab, &mut memory, None, tail, on_disk).await.0.imported.stats.stored_bytes
+    };
+    stored(None).await;
+    assert_eq!(stored(Some(7)).await, 0, "what there is besides is stored already");
+    assert!(stored(Some(250)).await >= PAGE);
+}
+
 /// How many pieces the manifest of a memory image has.
 async fn first_pieces(store: &Store, saved: &SavedMemory) -> usize {
     let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
