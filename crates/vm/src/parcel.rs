@@ -6,6 +6,7 @@ use crate::save::SavedMemory;
 use crate::{MachineSpec, MemoryImage};
 use block::{Error, ErrorKind, Result};
 use disk::Loader;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{DamagedRef, ManifestId, RefBody, RefKind, RefRecord, Session, Store};
@@ -16,8 +17,8 @@ const LAYOUT: &str = "layout";
 const SNAPSHOT: &str = "snapshot";
 const TOKEN: &str = "token";
 
-/// A suspended machine in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A suspended machine in the store. Its serialized form is for a process that is to go on with it, and is kept nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parcel {
     /// Counts the parcels of its machine, from 1.
     pub number: u64,

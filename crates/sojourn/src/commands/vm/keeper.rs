@@ -33,8 +33,8 @@ pub(crate) struct VmKeepArgs {
     /// The QEMU to use
     #[arg(long)]
     qemu: PathBuf,
-    /// The parcel to go on with
-    #[arg(long)]
+    /// The parcel to go on with, as whoever looked for it just now read it
+    #[arg(long, value_name = "JSON")]
     parcel: Option<String>,
     /// Go on with what was kept here when the machine was suspended
     #[arg(long, conflicts_with = "parcel")]
@@ -111,8 +111,11 @@ impl HomeOpened {
         let config = Config::of(home)?;
         // As patient as a server: a guest whose memory cannot be had cannot go on.
         let engine = Engine::open(home, &config, StoreUse::Keeper).await?;
-        let parcel = match &args.parcel {
-            Some(name) => Some(Parcel::find(&engine.store, name).await?),
+        // Whether it is still there is looked at before the machine runs.
+        let parcel: Option<Parcel> = match &args.parcel {
+            Some(read) => Some(serde_json::from_str(read).map_err(|e| {
+                Error::invalid("the parcel to go on with cannot be read").with_source(e)
+            })?),
             None => None,
         };
         // Under the lock: nobody who resumes another parcel puts another description there meanwhile.

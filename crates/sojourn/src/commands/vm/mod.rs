@@ -174,7 +174,7 @@ What a machine that runs needs is not removed, wherever it runs.")]
     #[command(hide = true)]
     #[command(after_help = "\
 Examples:
-  sojourn vm keep work --qemu qemu-system-x86_64 --parcel work@5     what 'resume' does behind")]
+  sojourn vm keep work --qemu qemu-system-x86_64 --pending     what 'resume' does behind")]
     Keep(keeper::VmKeepArgs),
 }
 

@@ -46,7 +46,11 @@ pub(in super::super) async fn spawn(
     command.args(["vm", "keep", folder.name(), "--qemu"]).arg(qemu);
     match what {
         KeepFor::Boot => {}
-        KeepFor::Parcel(parcel) => drop(command.args(["--parcel", &parcel.name()])),
+        KeepFor::Parcel(parcel) => {
+            let parcel = serde_json::to_string(parcel)
+                .map_err(|e| Error::internal("a parcel cannot be written").with_source(e))?;
+            command.args(["--parcel", &parcel]);
+        }
         KeepFor::Pending => drop(command.arg("--pending")),
         KeepFor::Upload => drop(command.arg("--upload")),
     }
