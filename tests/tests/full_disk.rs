@@ -2,11 +2,14 @@
 //! there is lost, and all goes on when there is room again.
 
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use sojourn_tests::client::{ENOSPC, NO_HOLE, WRITE_ZEROES};
 use sojourn_tests::{Client, Home, SmallFileSystem, content};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 #[test]
 fn an_import_that_finds_no_room_leaves_no_image_and_succeeds_later() {
@@ -87,6 +90,18 @@ fn a_guest_gets_enospc_and_the_disk_goes_on_when_there_is_room() {
 fn free(path: &Path) -> u64 {
     let found = rustix::fs::statvfs(path).expect("file system");
     found.f_bavail * found.f_frsize
+}
+
+/// Waits until the server has taken the room that it keeps for its records, which it does behind its start.
+fn wait_for_reserve(home: &Home) {
+    let path = home.home().join("disks/.reserve");
+    let file_system = rustix::fs::statvfs(home.home()).expect("file system");
+    let whole = file_system.f_blocks * file_system.f_frsize / 64;
+    let end = Instant::now() + Duration::from_secs(60);
+    while std::fs::metadata(&path).map_or(0, |found| found.blocks() * 512) < whole {
+        assert!(Instant::now() < end, "no room is kept in {}", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Takes all that is left in the file system of `path`, in a file `name` of somebody else's.
@@ -231,6 +246,7 @@ fn zeroes_that_find_no_room_take_none() {
     let mut client = Client::attach(server.socket(), "d");
     assert_eq!(client.write(0, &[7; 4096]), 0);
     assert_eq!(client.flush(), 0);
+    wait_for_reserve(&home);
     let before = free(small.path());
     // The map and the records may have grown.
     let slack = 512 << 10;
