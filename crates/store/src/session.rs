@@ -325,30 +325,41 @@ impl Session {
         self.check().await?;
         let refs = self.store().refs();
         let record = refs.create(kind, name, body).await?;
-        self.keep_if_alive(kind, record).await
+        self.keep_if_alive(kind, record, None).await
     }
 
     /// Makes a name, or moves it on, if it is still what it was when it was looked up; as
     /// [`Refs::write_over`](crate::Refs::write_over).
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then the name is removed;
-    /// [`Conflict`](block::ErrorKind::Conflict) when somebody else changed the name since;
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then the name means what it did, or is
+    /// removed; [`Conflict`](block::ErrorKind::Conflict) when somebody else changed the name since;
     /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
     /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
     pub async fn publish_over(&self, found: &LookedUpRef, body: RefBody) -> Result<RefRecord> {
         let record = self.store().refs().write_over(found, body).await?;
-        self.keep_if_alive(found.kind(), record).await
+        let before = found.record().map(|record| record.body.clone());
+        self.keep_if_alive(found.kind(), record, before).await
     }
 
-    /// A record that was just written, or nothing of it: up to here the pin was there, or what it means may be gone
-    /// already.
-    async fn keep_if_alive(&self, kind: RefKind, record: RefRecord) -> Result<RefRecord> {
+    /// Gives the record that was just written, if the pin was there up to here; else what it means may be gone already,
+    /// and the name is given back to what it meant `before`.
+    async fn keep_if_alive(
+        &self,
+        kind: RefKind,
+        record: RefRecord,
+        before: Option<RefBody>,
+    ) -> Result<RefRecord> {
         if let Err(error) = self.check().await
             && error.kind() == block::ErrorKind::Fenced
         {
             let refs = self.store().refs();
-            refs.remove(kind, &record.name, record.sequence).await?;
+            match before {
+                Some(body) => {
+                    refs.update(kind, &record.name, record.sequence, body).await.map(drop)?
+                }
+                None => refs.remove(kind, &record.name, record.sequence).await?,
+            }
             return Err(error);
         }
         Ok(record)
