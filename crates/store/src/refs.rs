@@ -101,11 +101,12 @@ impl Refs {
         Ok(listing)
     }
 
-    /// The record of the name that comes last by what `rank` says of it, of those of which it says something; `None`
-    /// when there is none. The others are not read, but in an encrypted store, where they are hidden.
+    /// The record of the name with the highest `rank`; `None` when no name has one. Records of other names are read in an
+    /// encrypted store only, whose keys do not show the names.
     ///
     /// # Errors
-    /// Any error from [`get`](Self::get), also of a name that may come last; any error from the backend's listing.
+    /// Any error from [`get`](Self::get), also where a name that may rank higher cannot be read; any error from the
+    /// backend's listing.
     pub async fn last_of<R: Ord>(
         &self,
         kind: RefKind,
