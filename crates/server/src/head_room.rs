@@ -70,13 +70,13 @@ impl Moment {
         });
         let exports = counters.exports.iter();
         let time = clock_gettime(ClockId::ProcessCPUTime);
-        // To look for requests is no work for them.
-        let looked = counters.total.busy_poll_nanos as f64 / 1e9;
+        // Busy polling is no work for clients.
+        let polled = counters.total.busy_poll_nanos as f64 / 1e9;
         Self {
             at: Instant::now(),
             requests,
             response_nanos,
-            cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - looked,
+            cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - polled,
             reads: engine.link.reads(),
             clients: clients.collect(),
             exports: exports.map(|(name, seen)| (name.clone(), traffic(&seen.traffic))).collect(),
@@ -157,13 +157,15 @@ impl Meter {
 }
 
 /// What happened from the first of these moments until now, and the clients that are there now. Little's law is of
-/// averages: clients that came or left meanwhile count for as long as they were there.
+/// averages: clients that came or left meanwhile count for as long as they were there. When none is there now, none
+/// counts, as there would be nothing that more of them could be like.
 fn interval(moments: &VecDeque<Moment>, now: &Moment) -> Option<(ServerInterval, u32)> {
     let first = moments.front()?;
     let there = moments.iter().chain([now]).map(|moment| moment.clients(first, now));
     let average = there.sum::<usize>() as f64 / (moments.len() + 1) as f64;
-    let seen = now.since(first, (average.round() as u32).max(1));
-    Some((seen, now.clients(first, now) as u32))
+    let present = now.clients(first, now) as u32;
+    let clients = if present == 0 { 0 } else { (average.round() as u32).max(1) };
+    Some((now.since(first, clients), present))
 }
 
 /// What is told of an interval, now that there are so many clients.
@@ -271,6 +273,10 @@ mod tests {
         // Two all the time; two more at three of five moments, and another two at two of them.
         let (seen, now) = interval(&moments, &moment(at, 5)).unwrap();
         assert_eq!((seen.clients, now), (4, 2));
+        let mut empty = moment(at, 5);
+        empty.clients.clear();
+        let (seen, now) = interval(&moments, &empty).unwrap();
+        assert_eq!((seen.clients, now), (0, 0), "there is nobody to be like");
     }
 
     #[test]
