@@ -75,6 +75,14 @@ impl<'a> CountingMachine<'a> {
         Self::of(home, name)
     }
 
+    /// The same, and it runs, and has counted a little.
+    pub fn started(home: &'a Home, name: &str) -> Self {
+        let machine = Self::create(home, name);
+        machine.vm("start");
+        machine.wait_for_numbers(2);
+        machine
+    }
+
     /// A machine that another home described, or that is yet to be made.
     pub fn of(home: &'a Home, name: &str) -> Self {
         Self { home, name: name.to_owned() }

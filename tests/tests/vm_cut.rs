@@ -10,9 +10,7 @@ fn a_guest_that_waits_for_memory_over_a_cut_link_is_not_suspended_and_goes_on_wh
     require!("qemu-system-x86_64");
     let Some(s3) = S3::start() else { return };
     let here = CountingMachine::home_in(&s3);
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     // Memory that nothing but more noise touches.
     machine.type_in("!");
     machine.wait_for_numbers(1);

@@ -33,9 +33,7 @@ fn what_the_last_resume_read_is_not_asked_for_before_the_guest_runs() {
     require!("qemu-system-x86_64");
     let Some(s3) = S3::start() else { return };
     let here = CountingMachine::home_in(&s3);
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.suspend();
     let said = machine.console().len();
     machine.vm("resume");
