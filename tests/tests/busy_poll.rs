@@ -57,15 +57,15 @@ fn quick_client(config: &str, mut done: impl FnMut(u64) -> bool) {
 }
 
 #[test]
-fn a_client_that_is_looked_for_reads_what_it_wrote() {
+fn a_client_that_is_polled_for_reads_what_it_wrote() {
     clients::each(|| {
         require!("nbdsh");
         // On a single processor nobody is looked for.
-        let looked_for = std::thread::available_parallelism().unwrap().get() > 1;
+        let polled_for = std::thread::available_parallelism().unwrap().get() > 1;
         let end = Instant::now() + Duration::from_secs(60);
         quick_client("[serve]\nbusy_poll_us = 1000\n", |found| {
             assert!(Instant::now() < end, "no request is looked for");
-            found > 0 || !looked_for
+            found > 0 || !polled_for
         });
     });
 }
@@ -84,7 +84,7 @@ fn a_client_is_served_as_well_whether_the_machine_has_processors_to_spare_or_not
 }
 
 #[test]
-fn nobody_is_looked_for_where_it_is_off() {
+fn nobody_is_polled_for_where_it_is_off() {
     clients::each(|| {
         require!("nbdsh");
         let mut rounds = 0;

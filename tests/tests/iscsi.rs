@@ -305,7 +305,7 @@ fn the_limit_on_a_clients_speed_holds_for_what_it_does_by_nbd_and_iscsi_together
 }
 
 #[test]
-fn an_initiator_whose_commands_are_looked_for_reads_what_it_wrote() {
+fn an_initiator_whose_commands_are_polled_for_reads_what_it_wrote() {
     let home = lab();
     std::fs::write(home.home().join("sojourn.toml"), "[serve]\nbusy_poll_us = 1000\n")
         .expect("configuration");
@@ -313,7 +313,7 @@ fn an_initiator_whose_commands_are_looked_for_reads_what_it_wrote() {
     let server = home.serve_with(&["--iscsi", &portal.to_string()]);
     let mut initiator = Initiator::log_in(portal, "one", "alice").expect("login");
     // On a single processor nobody is looked for.
-    let looked_for = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    let polled_for = std::thread::available_parallelism().map_or(1, usize::from) > 1;
     let end = Instant::now() + PATIENCE;
     loop {
         for number in 0..=255 {
@@ -322,7 +322,7 @@ fn an_initiator_whose_commands_are_looked_for_reads_what_it_wrote() {
             assert_eq!((read.status, read.data), (0, vec![number; 512]));
         }
         let found = home.json(&["status"])["iscsi"]["busy_polled"].as_u64().expect("a number");
-        if found > 0 || !looked_for {
+        if found > 0 || !polled_for {
             break;
         }
         assert!(Instant::now() < end, "no command is looked for");

@@ -51,7 +51,7 @@ mod tests {
     use nbd::server::BusyPoll;
 
     #[test]
-    fn requests_are_looked_for_as_the_configuration_says_or_while_there_are_processors_to_spare() {
+    fn requests_are_polled_for_as_the_configuration_says_or_while_there_are_processors_to_spare() {
         for (text, expected) in [
             ("", BusyPoll::WhileSpare(Duration::from_micros(200))),
             ("[serve]\nbusy_poll_us = 0", BusyPoll::Never),

@@ -163,7 +163,7 @@ fn found(registry: &CounterRegistry) -> u64 {
 
 // The clock stands, so that every wait is short.
 #[tokio::test(start_paused = true)]
-async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_turns() {
+async fn the_next_request_is_found_by_polling_and_no_poll_takes_more_than_its_turns() {
     let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
@@ -185,7 +185,7 @@ async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_tu
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
+async fn nothing_is_polled_for_beside_a_busy_neighbour_or_enough_that_poll() {
     let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
@@ -215,7 +215,7 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
+async fn nothing_is_polled_for_until_there_are_processors_to_spare() {
     let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
@@ -242,7 +242,7 @@ async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
 }
 
 #[tokio::test]
-async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
+async fn a_client_that_was_polled_for_is_heard_when_it_comes_back_late() {
     let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
