@@ -47,7 +47,7 @@ fn home(
 ) -> Result<(), String> {
     let home = Home::at(at);
     if file_system == FileSystem::Ext4WithoutJournal {
-        move_socket_away(&home);
+        ["control.sock", "control.new"].iter().for_each(|name| move_away(&home, name));
     }
     let server = home.serve();
     disks(&server, ledger, position, dice)?;
@@ -59,11 +59,11 @@ fn home(
 
 /// Does as the server says that refuses to start: a socket cannot be synced, so its name may lead to what
 /// its number was before.
-fn move_socket_away(home: &Home) {
-    let socket = home.home().join("control.sock");
+fn move_away(home: &Home, name: &str) {
+    let socket = home.home().join(name);
     let found = std::fs::symlink_metadata(&socket);
     if found.is_ok_and(|found| !found.file_type().is_socket()) {
-        std::fs::rename(&socket, socket.with_extension("away")).expect("move it away");
+        std::fs::rename(&socket, home.home().join(format!("{name}.away"))).expect("move it away");
     }
 }
 

@@ -70,11 +70,11 @@ impl FileSystem {
 
     /// Makes an empty one on a file.
     pub(crate) fn make(self, image: &Path) {
-        const EXT4_IN_PLACE: &[&str] = &["-O", "^has_journal,^extent,^64bit,^metadata_csum"];
+        const WITHOUT_JOURNAL: &[&str] = &["-O", "^has_journal"];
         const EXT4: &[&str] = &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
         let (program, args): (_, Vec<&str>) = match self {
             Self::Ext4 => ("mkfs.ext4", EXT4.to_vec()),
-            Self::Ext4WithoutJournal => ("mkfs.ext4", [EXT4, EXT4_IN_PLACE].concat()),
+            Self::Ext4WithoutJournal => ("mkfs.ext4", [EXT4, WITHOUT_JOURNAL].concat()),
             Self::Xfs => ("mkfs.xfs", vec!["-q", "-f"]),
             Self::Btrfs => ("mkfs.btrfs", vec!["-q", "-f"]),
         };

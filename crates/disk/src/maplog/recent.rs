@@ -14,7 +14,7 @@
 use super::Identity;
 use super::format::{CheckpointSlot, u32_at, u64_at};
 use crate::blockmap::is_valid;
-use block::fs::{FsPath, Open};
+use block::fs::{FileType, FsPath, Open};
 use block::mapped::{CELL, MappedFile};
 use block::page_cache::PageCacheId;
 use block::{Error, RandomFile, Result, Span};
@@ -372,7 +372,12 @@ pub(crate) fn sync(map: &FsPath) -> Result<bool> {
     Ok(synced.is_ok())
 }
 
+/// What is no file is none of ours, and goes with notes that do not count: after a power cut a file system
+/// without a journal may give a name to what its number was before, and a socket cannot be opened.
 fn open(path: &FsPath) -> Result<Option<RandomFile>> {
+    if path.metadata().is_ok_and(|found| found.kind == FileType::Other) {
+        return Ok(None);
+    }
     match RandomFile::open_on(path, Open::WRITE) {
         Err(e) if e.kind() == block::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),

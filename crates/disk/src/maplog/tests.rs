@@ -369,6 +369,21 @@ fn notes_that_cannot_be_read_now_are_not_given_up() {
 }
 
 #[test]
+fn a_socket_under_the_name_of_notes_counts_for_nothing_and_makes_room_for_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_log, path, expected) = noted_sample(&dir);
+    let notes = dir.path().join("0001.recent");
+    std::fs::remove_file(&notes).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&notes).unwrap());
+    assert!(sync_notes(&path).unwrap());
+    let (log, _) = open(&path).unwrap();
+    assert!(!notes.exists());
+    log.notes().put(&mut NotesHandle::default(), 3, &[1, PRIVATE]).unwrap();
+    log.notes().put(&mut NotesHandle::default(), 2, &[5, ZERO]).unwrap();
+    assert_eq!(noted(&path).unwrap(), expected);
+}
+
+#[test]
 fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path, _) = noted_sample(&dir);
