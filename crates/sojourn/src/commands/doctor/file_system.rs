@@ -100,7 +100,7 @@ fn kind(name: &str, path: &Path, mount: &Mount) -> Option<Finding> {
 fn no_journal(on: String, local: &str) -> Finding {
     Finding::danger(
         format!("{on}, without a journal"),
-        "after a power cut its check may give a block to the wrong file (docs/shadow-format.md)",
+        "a power cut takes what guests were told is on the disk: its fsync is not whole (docs/shadow-format.md)",
         format!("tune2fs -j on the device while it is not mounted, or {local}"),
     )
 }
@@ -129,6 +129,15 @@ fn options(name: &str, mount: &Mount) -> Vec<Finding> {
             format!("{name} is on a file system without barriers ({at})"),
             "a power cut takes what guests were told is on the disk",
             format!("mount -o remount,barrier {at}, and take the option out of /etc/fstab"),
+        ));
+    }
+    // Without a journal the kernel says so, too, and `no_journal` tells more.
+    if mount.has("data=writeback") && has_journal(&mount.source) {
+        findings.push(Finding::danger(
+            format!("{name} is on a file system that puts places into files before their bytes ({at})"),
+            "after a power cut a block that was trimmed and written to again may have another file's bytes \
+             (docs/shadow-format.md)",
+            format!("take data=writeback out of /etc/fstab, umount {at} and mount it again"),
         ));
     }
     findings
@@ -208,6 +217,8 @@ mod tests {
             options("the home", &mount("ext4", all)).iter().map(|found| found.level).collect()
         };
         assert_eq!(levels(&["rw", "nobarrier"]), [Level::Danger]);
+        assert_eq!(levels(&["rw", "data=writeback"]), [Level::Danger]);
+        assert_eq!(levels(&["rw", "data=ordered"]), []);
         assert_eq!(levels(&["ro"]), [Level::Trouble]);
         assert_eq!(levels(&["rw", "relatime"]), []);
     }
