@@ -283,6 +283,19 @@ impl Server {
     }
 }
 
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Where a keeper was killed, the mount of its machine's memory stays, and the directory with it.
+        let Ok(machines) = std::fs::read_dir(self.home.join("machines")) else { return };
+        for at in machines.flatten().map(|machine| machine.path().join("ram")) {
+            let nobody = rustix::io::Errno::NOTCONN.raw_os_error();
+            if std::fs::metadata(&at).is_err_and(|e| e.raw_os_error() == Some(nobody)) {
+                let _ = Command::new("umount").arg("-l").arg(at).output();
+            }
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.child.try_wait();
