@@ -63,6 +63,15 @@ fn the_papers_server_is_solved_and_drawn() {
         assert_eq!(notes.contains("not measured with requests of 30 KiB"), unknown, "{notes}");
         assert_eq!(notes.contains("model fit --block"), unknown, "{notes}");
     }
+    // What a piece takes is in the simulation alone.
+    let with_pieces = format!("version = 1\nname = \"one\"\n{centre}piece_ms = 0.25\n");
+    lab.file("pieces.toml", with_pieces.as_bytes());
+    for (more, left_out) in [("--pieces 1G", true), ("--pieces 1G --simulate", false), ("", false)]
+    {
+        let line = format!("predict --profile pieces.toml --trace {trace} --memory 1M {more}");
+        let notes = lab.json(&line)["notes"].to_string();
+        assert_eq!(notes.contains("takes 0.25 ms"), left_out, "{more}: {notes}");
+    }
 }
 
 #[test]
