@@ -103,6 +103,13 @@ pub trait Algorithm: Send {
     /// Whether `id` is held.
     fn holds(&self, id: u32) -> bool;
 
+    /// Looks up what an access to `id` will need, in vain, so that it is near when the access comes: there must be
+    /// [`Room`] for the id. What is returned says nothing; it is there for the compiler to keep the look-up.
+    #[inline(always)]
+    fn announce(&self, id: u32) -> bool {
+        self.holds(id)
+    }
+
     /// An access to `id`, which must be held.
     fn hit(&mut self, id: u32);
 

@@ -207,7 +207,7 @@ impl<A: Algorithm> ReferencedCache for SimulatedCache<A> {
     fn announce(&mut self, references: &[u32]) {
         let held = references.iter().filter(|reference| {
             let (id, _) = ReferenceStream::unpack(**reference);
-            self.algorithm.holds(id)
+            self.algorithm.announce(id)
         });
         black_box(held.count());
     }

@@ -96,6 +96,11 @@ impl Algorithm for WTinyLfu {
     }
 
     #[inline(always)]
+    fn announce(&self, id: u32) -> bool {
+        self.sketch.touch(self.queues.data(id))
+    }
+
+    #[inline(always)]
     fn hit(&mut self, id: u32) {
         self.sketch.add(self.queues.data(id));
         match self.queues.list(id) {
