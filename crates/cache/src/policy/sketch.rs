@@ -87,9 +87,9 @@ impl Sketch {
         least
     }
 
-    /// Counts a use. All counters are halved after eight uses per entry of the cache.
+    /// Counts a use. All counters are halved after eight uses per entry of the cache; whether they were.
     #[inline]
-    pub(super) fn add(&mut self, key: SketchKey) {
+    pub(super) fn add(&mut self, key: SketchKey) -> bool {
         let block = self.block(key);
         let SketchBlock(block) = &mut self.blocks[block];
         for row in 0..ROWS {
@@ -97,9 +97,11 @@ impl Sketch {
             block[word] += u64::from((block[word] >> bit) & 15 < 15) << bit;
         }
         self.additions += 1;
-        if self.additions >= self.most {
+        let halve = self.additions >= self.most;
+        if halve {
             self.halve();
         }
+        halve
     }
 
     #[cold]

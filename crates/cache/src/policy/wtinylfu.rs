@@ -56,7 +56,13 @@ pub struct WTinyLfu {
     window: usize,
     /// The most entries of the protected segment.
     protected: u32,
+    /// The victim that won last, or [`NOBODY`], and how often it was used at least: whoever was used no more
+    /// often loses to it, too, without another look at the victim's counters.
+    incumbent: (u32, u32),
 }
+
+/// No victim: none is known to have been used.
+const NOBODY: u32 = u32::MAX;
 
 impl WTinyLfu {
     /// An empty cache.
@@ -69,6 +75,7 @@ impl WTinyLfu {
             full,
             window: 1,
             protected: 0,
+            incumbent: (NOBODY, 0),
         };
         new.set_full(full);
         new
@@ -84,6 +91,36 @@ impl WTinyLfu {
     #[inline(always)]
     fn estimate(&self, id: u32) -> u32 {
         self.sketch.estimate(self.queues.data(id))
+    }
+
+    /// Counts a use. What was used so often at least still was, unless counters were halved.
+    #[inline(always)]
+    fn count(&mut self, key: SketchKey) {
+        if self.sketch.add(key) {
+            self.incumbent.0 = NOBODY;
+        }
+    }
+
+    /// Whether a candidate was used more often than a victim.
+    #[inline(always)]
+    fn wins(&mut self, candidate: u32, victim: u32) -> bool {
+        let uses = self.estimate(candidate);
+        let (incumbent, least) = self.incumbent;
+        if incumbent == victim && uses <= least {
+            return false;
+        }
+        let least = self.estimate(victim);
+        self.incumbent = (victim, least);
+        uses > least
+    }
+
+    /// Takes out an id, which may stand for another key next.
+    #[inline(always)]
+    fn drop_id(&mut self, id: u32) {
+        if id == self.incumbent.0 {
+            self.incumbent.0 = NOBODY;
+        }
+        self.queues.take(id);
     }
 }
 
@@ -102,7 +139,7 @@ impl Algorithm for WTinyLfu {
 
     #[inline(always)]
     fn hit(&mut self, id: u32) {
-        self.sketch.add(self.queues.data(id));
+        self.count(self.queues.data(id));
         match self.queues.list(id) {
             WINDOW => self.queues.move_to_tail(WINDOW, id),
             _ => self.queues.move_to_tail(PROTECTED, id),
@@ -118,7 +155,7 @@ impl Algorithm for WTinyLfu {
         self.queues.reserve(id);
         let key = Sketch::key(fingerprint);
         self.queues.set_data(id, key);
-        self.sketch.add(key);
+        self.count(key);
         self.queues.push_tail(WINDOW, id);
         // Until the cache is full for the first time, nobody has to compete.
         while self.queues.len(WINDOW) as usize > self.window && self.len() <= self.full {
@@ -132,12 +169,13 @@ impl Algorithm for WTinyLfu {
         if self.len() != self.full {
             self.set_full(self.len());
             self.sketch.resize(self.full);
+            self.incumbent.0 = NOBODY;
         }
         let victim = self.queues.head(PROBATION).or_else(|| self.queues.head(PROTECTED));
         let candidate = self.queues.head(WINDOW);
         let leaves = match (victim, candidate) {
             (Some(victim), Some(candidate)) if self.queues.len(WINDOW) as usize >= self.window => {
-                if self.estimate(candidate) > self.estimate(victim) {
+                if self.wins(candidate, victim) {
                     self.queues.move_to_tail(PROBATION, candidate);
                     victim
                 } else {
@@ -146,16 +184,53 @@ impl Algorithm for WTinyLfu {
             }
             (victim, candidate) => victim.or(candidate)?,
         };
-        self.queues.take(leaves);
+        self.drop_id(leaves);
         Some(leaves)
     }
 
     fn remove(&mut self, id: u32) {
-        self.queues.take(id);
+        self.drop_id(id);
     }
 
     #[inline(always)]
     fn len(&self) -> usize {
         (self.queues.len(WINDOW) + self.queues.len(PROBATION) + self.queues.len(PROTECTED)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// With ids that stand for another key each time, and many halvings.
+        #[test]
+        fn who_leaves_was_used_no_more_often(
+            entries in 3u32..30,
+            calls in prop::collection::vec((0u8..20, 0u32..60), 1..3000),
+        ) {
+            let mut policy = WTinyLfu::new(Room::simulated(entries, 60), Default::default());
+            for (fingerprint, (call, id)) in calls.into_iter().enumerate() {
+                match (policy.holds(id), call) {
+                    (true, 0) => policy.remove(id),
+                    (true, _) => policy.hit(id),
+                    (false, _) => {
+                        if policy.len() >= entries as usize {
+                            let candidate = policy.queues.head(WINDOW).unwrap();
+                            let victim = policy.queues.head(PROBATION);
+                            let victim = victim.or_else(|| policy.queues.head(PROTECTED)).unwrap();
+                            let wins = policy.estimate(candidate) > policy.estimate(victim);
+                            let leaves = if wins { victim } else { candidate };
+                            prop_assert_eq!(policy.evict(), Some(leaves));
+                        }
+                        // Few fingerprints, some of which are used often.
+                        policy.insert(id, fingerprint as u64 % 7 * u64::from(call));
+                    }
+                }
+            }
+        }
     }
 }
