@@ -92,7 +92,7 @@ impl RunningMachine {
         let token = token(&self.host.store)?;
         let _pause = self.ram.demand().pause_ahead();
         let guest = self.stop_guest().await?;
-        match guest.do_while_memory_comes(self.keep_here(disk, number, token)).await {
+        match self.keep_here(&guest, disk, number, token).await {
             Ok(pending) => Ok(KeptReport {
                 pending,
                 paused: guest.since.elapsed().as_secs_f64(),
@@ -107,11 +107,14 @@ impl RunningMachine {
 
     async fn keep_here(
         &self,
+        guest: &StoppedGuest<'_>,
         disk: &dyn MachineDisk,
         number: u64,
         token: String,
     ) -> Result<PendingSuspension> {
-        let state = self.save_devices().await?;
+        // Only this waits for QEMU. What follows is not given up in the middle: who waits for memory now is no
+        // processor of the guest, and a suspension that came to be must not be of a guest that has gone on.
+        let state = guest.do_while_memory_comes(self.save_devices()).await?;
         let frozen = self.ram.freeze()?;
         let (marked, synced) = tokio::join!(disk.set_mark(&self.spec.disk), self.ram.sync());
         let disk_mark = marked?;
