@@ -41,7 +41,7 @@ impl UnderWay {
         }
     }
 
-    fn ended(&mut self, extents: &[u64], is_ahead: bool, took: Duration) {
+    fn ended(&mut self, extents: &[u64], is_ahead: bool, came_after: Option<Duration>) {
         let list = self.list(is_ahead);
         for extent in extents {
             if let Some(at) = list.iter().position(|other| other == extent) {
@@ -50,7 +50,7 @@ impl UnderWay {
         }
         if self.waited_for.is_empty() {
             self.silent_since = None;
-        } else if !is_ahead && took > SOON {
+        } else if !is_ahead && came_after.is_some_and(|took| took > SOON) {
             self.silent_since = Some(Instant::now());
         }
     }
@@ -63,6 +63,8 @@ pub(crate) struct Fetching<'a> {
     extents: Vec<u64>,
     is_ahead: bool,
     began: Instant,
+    /// Nothing came of it.
+    in_vain: bool,
 }
 
 /// Nothing is begun ahead until this is dropped.
@@ -82,7 +84,7 @@ impl ExtentDemand {
 
     fn begin(&self, extents: Vec<u64>, is_ahead: bool) -> Fetching<'_> {
         self.under_way.send_modify(|under_way| under_way.began(&extents, is_ahead));
-        Fetching { demand: self, extents, is_ahead, began: Instant::now() }
+        Fetching { demand: self, extents, is_ahead, began: Instant::now(), in_vain: false }
     }
 
     /// Whether somebody waits.
@@ -156,15 +158,23 @@ impl DemandListener {
     }
 }
 
+impl Fetching<'_> {
+    /// Ends it without anything having come.
+    pub(crate) fn end_in_vain(mut self) {
+        self.in_vain = true;
+    }
+}
+
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
         let took = self.began.elapsed();
         if !self.is_ahead && took > SOON {
             *self.demand.ended.lock() = Some(Instant::now());
         }
+        let came_after = (!self.in_vain).then_some(took);
         self.demand
             .under_way
-            .send_modify(|under_way| under_way.ended(&self.extents, self.is_ahead, took));
+            .send_modify(|under_way| under_way.ended(&self.extents, self.is_ahead, came_after));
     }
 }
 
@@ -231,6 +241,15 @@ mod tests {
         let third = demand.wait_for(6..7);
         let (took, ()) = tokio::join!(until_silent(), something_comes);
         assert_eq!(took, Some(8 * SECOND));
+        sleep(SECOND).await;
+        let fourth = demand.wait_for(7..8);
+        sleep(SECOND).await;
+        fourth.end_in_vain();
+        assert_eq!(
+            until_silent().await,
+            Some(Duration::ZERO),
+            "a read that failed brought nothing"
+        );
         drop(third);
         assert_eq!(until_silent().await, None);
     }

@@ -7,7 +7,7 @@
 //! While a parcel is made of a machine that runs on, its memory is *frozen*: before a page that is not stored
 //! yet is written over, its content is put aside.
 
-use crate::demand::ExtentDemand;
+use crate::demand::{ExtentDemand, Fetching};
 use crate::image::MemoryImage;
 use crate::pages::Pages;
 use crate::resume_set::FirstReads;
@@ -16,6 +16,7 @@ use block::{Error, ErrorKind, Result, Span, offload};
 use frozen::FrozenPages;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -226,28 +227,42 @@ impl GuestRam {
         };
         let extents = span.offset() / EXTENT..span.end().div_ceil(EXTENT);
         let needs_store = base.is_some() && places.contains(&PagePlace::Base);
-        let _waits = needs_store.then(|| self.demand.wait_for(extents));
-        self.unless_killed(self.compose(span, buf, base.as_deref(), &places)).await
+        let waits = needs_store.then(|| self.demand.wait_for(extents));
+        let done = self.unless_killed(self.compose(span, buf, base.as_deref(), &places)).await;
+        if let (Err(_), Some(waits)) = (&done, waits) {
+            waits.end_in_vain();
+        }
+        done
     }
 
-    /// The same, but that the store is asked again while it cannot be reached, until QEMU is killed.
+    /// The same, but that the store is asked again while it cannot be reached or refuses, until QEMU is killed.
     ///
     /// # Errors
     /// Any error from [`read`](Self::read).
     pub(crate) async fn read_when_it_can_be_had(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let extents = span.offset() / EXTENT..span.end().div_ceil(EXTENT);
+        let mut waits = None;
         loop {
             match self.read(span, buf).await {
-                Err(error) if self.is_asked_again(&error).await => {}
+                Err(error) if self.is_asked_again(&error, &extents, &mut waits).await => {}
                 other => return other,
             }
         }
     }
 
-    /// Whether a read that failed is to be done again; waits until then.
-    async fn is_asked_again(&self, error: &Error) -> bool {
-        if error.kind() != ErrorKind::Unavailable {
+    /// Whether a read of extents that failed is to be done again; waits until then, and is known to wait between two
+    /// tries, too. A store may also refuse for a while, as with a token that has expired or by a proxy where a link
+    /// comes back; a guest that gets an error in place of its memory is lost.
+    async fn is_asked_again<'a>(
+        &'a self,
+        error: &Error,
+        extents: &Range<u64>,
+        waits: &mut Option<Fetching<'a>>,
+    ) -> bool {
+        if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied) {
             return false;
         }
+        waits.get_or_insert_with(|| self.demand.wait_for(extents.clone()));
         tracing::warn!(%error, "the guest waits for its memory");
         let pause = async {
             sleep(ASKS_AGAIN).await;

@@ -73,16 +73,20 @@ async fn a_read_that_waits_for_the_store_ends_when_qemu_is_killed() {
 async fn a_page_that_cannot_be_had_is_asked_for_again_until_qemu_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
-    let away = Error::unavailable("the store is away");
-    let began = tokio::time::Instant::now();
-    for _ in 0..500 {
-        assert!(ram.is_asked_again(&away).await);
+    let (away, refused) = (Error::unavailable("it is away"), Error::denied("a token has expired"));
+    let (began, mut waits) = (tokio::time::Instant::now(), None);
+    for _ in 0..250 {
+        assert!(ram.is_asked_again(&away, &(0..1), &mut waits).await);
+        assert!(ram.is_asked_again(&refused, &(0..1), &mut waits).await);
     }
     assert!(began.elapsed() > Duration::from_secs(600), "not all the time");
-    assert!(!ram.is_asked_again(&Error::corrupt("a damaged chunk")).await);
-    let waits = ram.is_asked_again(&away);
+    assert!(ram.demand.is_silent_for(Duration::from_secs(600)), "nothing came meanwhile");
+    let damaged = Error::corrupt("a damaged chunk");
+    assert!(!ram.is_asked_again(&damaged, &(0..1), &mut waits).await);
+    let (extents, mut waits) = (0..1, None);
+    let asked = ram.is_asked_again(&away, &extents, &mut waits);
     let killed = async { ram.end_reads() };
-    assert!(!tokio::join!(waits, killed).0);
+    assert!(!tokio::join!(asked, killed).0);
 }
 
 proptest! {
