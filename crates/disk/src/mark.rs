@@ -33,7 +33,8 @@ impl Disk {
 
     /// Whether the disk holds what a manifest says, and nothing that was written since.
     pub fn holds(&self, contents: &ManifestId) -> bool {
-        self.record().base == *contents && self.info().private_bytes == 0
+        // Not by the room of its layers: what was trimmed or zeroed since takes none.
+        self.record().base == *contents && self.shadow.is_empty()
     }
 
     /// The mark of what the disk holds; `None` when it was written since any mark was set.

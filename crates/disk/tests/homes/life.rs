@@ -197,6 +197,24 @@ async fn a_mark_is_found_again_until_the_disk_holds_something_else() {
 }
 
 #[tokio::test]
+async fn a_disk_that_was_written_or_only_discarded_since_does_not_hold_what_it_did() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    let of = home.disks.resolve(&"golden".parse().unwrap()).await.unwrap();
+    let golden = of.body.manifest.unwrap();
+    assert!(disk.holds(&golden));
+    // It takes no room.
+    disk.discard(Span::whole(disk.size()), Durability::Durable).await.unwrap();
+    assert_eq!(disk.info().private_bytes, 0);
+    assert!(!disk.holds(&golden));
+    disk.reset().await.unwrap();
+    assert!(disk.holds(&golden));
+    put(&disk, 1, 9).await;
+    assert!(!disk.holds(&golden));
+}
+
+#[tokio::test]
 async fn a_second_opener_is_told_who_has_the_disk() {
     let (home, _) = home().await;
     home.create("a", "golden", Mode::Persistent).await.unwrap();
