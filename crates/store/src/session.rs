@@ -192,10 +192,16 @@ impl Inner {
 
     async fn check(&self) -> Result<()> {
         let pinned = self.pinned.lock().await;
-        if pinned.renewed.elapsed() > TRUSTED || !pin::exists(&self.store, &pinned.id).await? {
-            return Err(lost(&self.what));
+        self.must_be_recent(&pinned)?;
+        match pin::exists(&self.store, &pinned.id).await? {
+            true => Ok(()),
+            false => Err(lost(&self.what)),
         }
-        Ok(())
+    }
+
+    /// What can be told of the pin without asking the store.
+    fn must_be_recent(&self, pinned: &Pinned) -> Result<()> {
+        if pinned.renewed.elapsed() > TRUSTED { Err(lost(&self.what)) } else { Ok(()) }
     }
 }
 
@@ -325,7 +331,14 @@ impl Session {
         self.check().await?;
         let refs = self.store().refs();
         let record = refs.create(kind, name, body).await?;
-        self.keep_if_alive(kind, record, None).await
+        match self.check().await {
+            Err(e) if e.kind() == block::ErrorKind::Fenced => {
+                refs.remove(kind, name, record.sequence).await?;
+                Err(e)
+            }
+            // It was alive before.
+            _ => Ok(record),
+        }
     }
 
     /// Makes a name, or moves it on, if it is still what it was when it was looked up; as
@@ -335,34 +348,25 @@ impl Session {
     /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then the name means what it did, or is
     /// removed; [`Conflict`](block::ErrorKind::Conflict) when somebody else changed the name since;
     /// [`Unavailable`](block::ErrorKind::Unavailable), [`Denied`](block::ErrorKind::Denied) or
-    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend.
+    /// [`NoSpace`](block::ErrorKind::NoSpace) from the backend: what the name means has to be looked up then.
     pub async fn publish_over(&self, found: &LookedUpRef, body: RefBody) -> Result<RefRecord> {
-        let record = self.store().refs().write_over(found, body).await?;
-        let before = found.record().map(|record| record.body.clone());
-        self.keep_if_alive(found.kind(), record, before).await
-    }
-
-    /// Gives the record that was just written, if the pin was there up to here; else what it means may be gone already,
-    /// and the name is given back to what it meant `before`.
-    async fn keep_if_alive(
-        &self,
-        kind: RefKind,
-        record: RefRecord,
-        before: Option<RefBody>,
-    ) -> Result<RefRecord> {
-        if let Err(error) = self.check().await
-            && error.kind() == block::ErrorKind::Fenced
-        {
-            let refs = self.store().refs();
-            match before {
-                Some(body) => {
-                    refs.update(kind, &record.name, record.sequence, body).await.map(drop)?
-                }
-                None => refs.remove(kind, &record.name, record.sequence).await?,
+        let inner = &self.inner;
+        inner.must_be_recent(&*inner.pinned.lock().await)?;
+        let refs = self.store().refs();
+        let record = refs.write_over(found, body).await?;
+        let Err(error) = self.check().await else { return Ok(record) };
+        // What it means may be gone already, or nobody can tell: it is given back to what it meant.
+        let (kind, name) = (found.kind(), &record.name);
+        let given_back = match found.record() {
+            Some(before) => {
+                refs.update(kind, name, record.sequence, before.body.clone()).await.map(drop)
             }
-            return Err(error);
+            None => refs.remove(kind, name, record.sequence).await,
+        };
+        if let Err(e) = given_back {
+            return Err(e.context(format!("{name} could not be given back after: {error}")));
         }
-        Ok(record)
+        Err(error)
     }
 
     /// Looks whether the session is still alive: then all that it stored is there, and so is what it

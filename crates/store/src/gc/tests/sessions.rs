@@ -1,6 +1,8 @@
 //! What sessions hold stays, and what they found stored they may rely on.
 
 use super::*;
+use objects::testing::{ScriptedStore, StoreCall, StoreFault};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 #[tokio::test]
 async fn a_session_keeps_what_it_found_stored_and_a_later_one_does_not_rely_on_it() {
@@ -129,6 +131,33 @@ async fn a_session_that_was_taken_for_dead_publishes_nothing() {
     let found = store.refs().get(RefKind::Image, "b:1").await.unwrap().unwrap();
     assert_eq!(found.body, looked_up.record().unwrap().body, "it means what it did");
     assert_eq!(session.close(Err::<(), _>(error)).await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_cannot_tell_whether_it_lives_gives_a_name_back_that_it_wrote_over() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = Arc::clone(&is_cut);
+    let backend =
+        ScriptedStore::new(Arc::new(Clocked::new(testing::NOW)), move |call| match call {
+            StoreCall::Get(path) if path.as_ref().starts_with("pins/") && cut.load(Relaxed) => {
+                StoreFault::Fail(std::io::ErrorKind::PermissionDenied)
+            }
+            _ => StoreFault::None,
+        });
+    let store =
+        Store::create(Arc::new(backend), testing::settings(), testing::world(1)).await.unwrap();
+    publish(&store, "a:1", &[3]).await;
+    let session = testing::session(&store).await;
+    let body = store_in(&session, &[1, 2]).await;
+    let before = store.refs().look_up(RefKind::Image, "a:1").await.unwrap();
+    is_cut.store(true, Relaxed);
+    session.publish_over(&before, body.clone()).await.unwrap_err();
+    let after = store.refs().look_up(RefKind::Image, "a:1").await.unwrap();
+    assert_eq!(after.record().unwrap().body, before.record().unwrap().body);
+    is_cut.store(false, Relaxed);
+    let record = session.publish_over(&after, body.clone()).await.unwrap();
+    assert_eq!(record.body, body);
+    session.close(Ok(())).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
