@@ -69,7 +69,7 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
         requests.listen()?;
     }
     let log = folder.path().join("serve.log");
-    let opening = HomeOpened::open(args, home, &folder);
+    let opening = HomeOpened::open(args, home);
     let ended = match DiskServer::find(home, &log, &mut requests, opening).await {
         Ok((server, HomeOpened { engine, parcel, id })) => {
             let mut keeper = Keeper {
@@ -107,7 +107,7 @@ struct HomeOpened {
 }
 
 impl HomeOpened {
-    async fn open(args: &VmKeepArgs, home: &Home, folder: &MachineFolder) -> Result<Self> {
+    async fn open(args: &VmKeepArgs, home: &Home) -> Result<Self> {
         let config = Config::of(home)?;
         // As patient as a server: a guest whose memory cannot be had cannot go on.
         let engine = Engine::open(home, &config, StoreUse::Keeper).await?;
@@ -118,10 +118,6 @@ impl HomeOpened {
             })?),
             None => None,
         };
-        // Under the lock: nobody who resumes another parcel puts another description there meanwhile.
-        if let Some(parcel) = &parcel {
-            folder.put(&parcel.spec)?;
-        }
         let id = engine.disks.server().await?;
         Ok(Self { engine, parcel, id })
     }
@@ -187,6 +183,14 @@ impl Keeper<'_> {
     ) -> Result<KeeperStep> {
         match (self.start(parcel, pending).await, asked) {
             (Ok(mut machine), asked) => {
+                // Under the lock: nobody who resumes another parcel puts another description there meanwhile. Now that
+                // it goes on: a parcel that is gone leaves what the machine was.
+                if let (None, Some(parcel)) = (pending, parcel)
+                    && let Err(e) = self.folder.put(&parcel.spec)
+                {
+                    machine.give_up(self.server).await;
+                    return Err(e);
+                }
                 let name = pending.map(PendingSuspension::parcel);
                 let name = name.or_else(|| parcel.map(Parcel::name));
                 if name.is_some() {
