@@ -93,8 +93,8 @@ impl Moment {
         let clients = self.clients.iter().filter_map(|(identity, (now, exports))| {
             let then = first.clients.get(identity).map_or(0, |(then, _)| *then);
             let later = last.clients.get(identity).map_or(0, |(later, _)| *later);
-            // An export that is not counted any more must not hide who uses it.
-            (later.max(*now) > then).then(|| exports.iter().filter(was_asked).count().max(1))
+            // An export that is not counted any more must not hide who uses it. One that attached anew is counted anew.
+            (later.max(*now) != then).then(|| exports.iter().filter(was_asked).count().max(1))
         });
         clients.sum()
     }
@@ -259,6 +259,14 @@ mod tests {
         assert_eq!(later.clients(&moment(at, 1), &later), 2 + 2);
         later.exports.clear();
         assert_eq!(later.clients(&moment(at, 1), &later), 3, "exports that were forgotten");
+        let with = |requests| {
+            let mut with = moment(at, 1);
+            with.clients = [("w".into(), (requests, vec!["bob".into()]))].into();
+            with
+        };
+        let (busy, anew) = (with(1000), with(3));
+        assert_eq!(anew.clients(&busy, &anew), 1, "one that attached anew");
+        assert_eq!(busy.clients(&busy, &with(1000)), 0, "one that asks for nothing");
     }
 
     #[test]
