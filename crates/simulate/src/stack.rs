@@ -54,13 +54,14 @@ impl Stack {
     }
 
     /// What will be referenced next: looked up in vain, it is near when it comes.
+    #[inline(always)]
     pub(crate) fn announce(&self, ids: impl Iterator<Item = u32>) {
         let places = ids.map(|id| self.place[id as usize]);
         black_box(places.fold(0, |all, place| all ^ place));
     }
 
     /// A reference to a block: how many others were referenced since the last; `None` at the first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reference(&mut self, id: u32) -> Option<u32> {
         if self.next == self.block.len() {
             self.push_together();
