@@ -64,6 +64,19 @@ async fn nothing_is_collected_while_a_session_saw_a_record_that_is_lost() {
     assert_eq!(count(&backend, pack::PREFIX).await, 1);
 }
 
+/// What a session holds, the image of [1, 2], stays half a day after its name was removed, and under the one that it
+/// then gets.
+async fn outlives_its_name(store: &Store, backend: &Clocked, session: Session, body: RefBody) {
+    backend.advance(DAY / 2);
+    gc(store, now()).await;
+    gc(store, now()).await;
+    session.publish(RefKind::Image, "next:1", body).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    backend.advance(2 * DAY);
+    gc(store, now()).await;
+    assert_eq!(read(backend, "next:1").await, image(&[1, 2]));
+}
+
 #[tokio::test]
 async fn what_a_session_holds_stays_without_its_name() {
     let (store, backend) = fresh().await;
@@ -72,14 +85,7 @@ async fn what_a_session_holds_stays_without_its_name() {
     let found = session.hold(RefKind::Image, "base:1").await.unwrap().unwrap();
     assert!(session.hold(RefKind::Image, "other:1").await.unwrap().is_none());
     remove(&store, "base:1").await;
-    backend.advance(DAY / 2);
-    gc(&store, now()).await;
-    gc(&store, now()).await;
-    session.publish(RefKind::Image, "next:1", found.body).await.unwrap();
-    session.close(Ok(())).await.unwrap();
-    backend.advance(2 * DAY);
-    gc(&store, now()).await;
-    assert_eq!(read(&backend, "next:1").await, image(&[1, 2]));
+    outlives_its_name(&store, &backend, session, found.body).await;
 }
 
 #[tokio::test]
@@ -99,14 +105,7 @@ async fn what_a_session_holds_from_its_beginning_stays_without_its_name_by_one_p
     remove(&store, "base:1").await;
     assert!(session.hold(RefKind::Image, "base:1").await.unwrap().is_none());
     assert!(!still(found.sequence).await, "its newest record is a removal");
-    backend.advance(DAY / 2);
-    gc(&store, now()).await;
-    gc(&store, now()).await;
-    session.publish(RefKind::Image, "next:1", found.body).await.unwrap();
-    session.close(Ok(())).await.unwrap();
-    backend.advance(2 * DAY);
-    gc(&store, now()).await;
-    assert_eq!(read(&backend, "next:1").await, image(&[1, 2]));
+    outlives_its_name(&store, &backend, session, found.body).await;
 }
 
 #[tokio::test]
