@@ -100,7 +100,7 @@ fn kind(name: &str, path: &Path, mount: &Mount) -> Option<Finding> {
 fn no_journal(on: String, local: &str) -> Finding {
     Finding::danger(
         format!("{on}, without a journal"),
-        "a power cut takes what guests were told is on the disk: its fsync is not whole (docs/shadow-format.md)",
+        "a power cut takes what guests were told is on the disk: its fsync does not write all metadata (docs/shadow-format.md)",
         format!("tune2fs -j on the device while it is not mounted, or {local}"),
     )
 }
@@ -131,7 +131,7 @@ fn options(name: &str, mount: &Mount) -> Vec<Finding> {
             format!("mount -o remount,barrier {at}, and take the option out of /etc/fstab"),
         ));
     }
-    // Without a journal the kernel says so, too, and `no_journal` tells more.
+    // The kernel shows that without a journal, too; `no_journal` is about that.
     if mount.has("data=writeback") && has_journal(&mount.source) {
         findings.push(Finding::danger(
             format!("{name} is on a file system that puts places into files before their bytes ({at})"),
