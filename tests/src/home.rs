@@ -287,8 +287,8 @@ impl Drop for Home {
     fn drop(&mut self) {
         // Where a keeper was killed, the mount of its machine's memory stays, and the directory with it.
         let Ok(machines) = std::fs::read_dir(self.home.join("machines")) else { return };
+        let nobody = rustix::io::Errno::NOTCONN.raw_os_error();
         for at in machines.flatten().map(|machine| machine.path().join("ram")) {
-            let nobody = rustix::io::Errno::NOTCONN.raw_os_error();
             if std::fs::metadata(&at).is_err_and(|e| e.raw_os_error() == Some(nobody)) {
                 let _ = Command::new("umount").arg("-l").arg(at).output();
             }

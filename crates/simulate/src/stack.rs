@@ -61,6 +61,7 @@ impl Stack {
     }
 
     /// A reference to a block: how many others were referenced since the last; `None` at the first.
+    // Several loops do this for every reference: called instead, it takes a sixth longer.
     #[inline(always)]
     pub(crate) fn reference(&mut self, id: u32) -> Option<u32> {
         if self.next == self.block.len() {

@@ -6,8 +6,9 @@
 //! ([`recorder`]). That needs root, FUSE and loop devices; where they are missing the tests are skipped.
 //!
 //! `CUTS` is the number of cuts for each file system (`make test-cuts`), `CUTS_SEED` what the load and
-//! the cuts follow from; `--include-ignored` tries ext4 without a journal, too. The load's threads and the kernel's writeback run as they like, so a seed gives
-//! the same load, and not quite the same record. What a failed cut left is kept, and named.
+//! the cuts follow from; `--include-ignored` tries ext4 without a journal, too. The load's threads and the
+//! kernel's writeback run as they like, so a seed gives the same load, and not quite the same record. What a
+//! failed cut left is kept, and named.
 
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]

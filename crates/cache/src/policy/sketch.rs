@@ -87,7 +87,7 @@ impl Sketch {
         least
     }
 
-    /// Counts a use. All counters are halved after eight uses per entry of the cache; whether they were.
+    /// Counts a use. All counters are halved after eight uses per entry of the cache: says whether they were now.
     #[inline]
     pub(super) fn add(&mut self, key: SketchKey) -> bool {
         let block = self.block(key);
