@@ -25,7 +25,7 @@
 //! | [`layer`] | [`ObjectLayer`](layer::ObjectLayer): a backend over another one that says only what it changes |
 //! | `batch` | [`RangeBatches`]: several ranges in one request, each as it comes |
 //! | `patient` | [`Patience`]: trying again |
-//! | `resumed` | a batch goes on where its link broke |
+//! | `body`, `resumed` | an object, and a batch, that go on where their link broke |
 //! | `gathered` | joining reads |
 //! | `backend_reads` | [`BackendReads`]: how many reads a backend had at a time, and how long they took |
 //! | `link_pace` | [`LinkTime`]: what reads over a network take |
@@ -48,6 +48,7 @@ mod attempts;
 mod backend_reads;
 mod backends;
 mod batch;
+mod body;
 pub mod check;
 mod directory;
 mod environment;

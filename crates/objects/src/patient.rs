@@ -15,8 +15,8 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Error, GetOptions, GetResult, GetResultPayload, ListResult, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutOptions, PutPayload, PutResult, Result,
+    Error, GetOptions, GetResult, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutOptions,
+    PutPayload, PutResult, Result,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -39,7 +39,7 @@ const REMOVALS: usize = 10;
 pub struct Patience {
     /// No attempt begins later than this after the first one.
     pub give_up: Duration,
-    /// The longest that one reading attempt, or one listing, may take.
+    /// The longest that a read may stand still, and that one listing may take.
     pub read: Duration,
     /// The longest that one writing attempt may take: 8 MiB have to get through.
     pub write: Duration,
@@ -147,25 +147,9 @@ impl Patient {
         Arc::clone(&self.tally)
     }
 
-    /// One reading, body and all.
-    async fn whole(&self, location: &Path, options: &GetOptions) -> Result<GetResult> {
-        if options.head {
-            return self.inner.get_opts(location, options.clone()).await;
-        }
-        let (read, began) = (self.ask(), Instant::now());
-        let answer = self.inner.get_opts(location, options.clone()).await?;
-        let (meta, range) = (answer.meta.clone(), answer.range.clone());
-        let attributes = answer.attributes.clone();
-        let extensions = answer.extensions.clone();
-        let body = answer.bytes().await?;
-        if body.len() as u64 != range.end.saturating_sub(range.start) {
-            let why = format!("the body ended after {} bytes", body.len());
-            return Err(failure(ErrorKind::UnexpectedEof, why));
-        }
-        read.succeeded();
-        self.came(body.len() as u64, began);
-        let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+    /// What is asked.
+    pub(super) fn backend(&self) -> &dyn ObjectStore {
+        &*self.inner
     }
 
     /// One removal: what is to be gone is gone.
@@ -272,7 +256,11 @@ impl super::layer::ObjectLayer for Patient {
 
     /// The body is read here, so that one which breaks off is asked for again.
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.persist(location.as_ref(), self.patience.read, || self.whole(location, &options)).await
+        if options.head {
+            let head = || self.inner.get_opts(location, options.clone());
+            return self.persist(location.as_ref(), self.patience.read, head).await;
+        }
+        self.body(location, &options).await
     }
 
     async fn get_ranges(
