@@ -495,7 +495,11 @@ fn not_kept(e: std::io::Error) -> Error {
     Error::io("the file of what a guest wrote to its memory", e)
 }
 
-/// Reads a file that may end before; the rest is zero.
+/// Reads a file that may end before; the rest is zero. What cannot be read is lost: nobody else has it, and asking
+/// again does not help.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when the file system gives an error.
 fn read_padded(file: &File, offset: u64, buf: &mut [u8]) -> Result<()> {
     let mut filled = 0;
     while filled < buf.len() {
@@ -503,7 +507,10 @@ fn read_padded(file: &File, offset: u64, buf: &mut [u8]) -> Result<()> {
             Ok(0) => break,
             Ok(n) => filled += n,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(not_kept(e)),
+            Err(e) => {
+                let what = "the file of what a guest wrote to its memory cannot be read";
+                return Err(Error::corrupt(format!("{what}: {e}")).with_source(e));
+            }
         }
     }
     buf[filled..].fill(0);

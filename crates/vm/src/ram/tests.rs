@@ -89,6 +89,16 @@ async fn a_page_that_cannot_be_had_is_asked_for_again_until_qemu_is_killed() {
     assert!(!tokio::join!(asked, killed).0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn memory_that_this_machine_lost_is_not_waited_for_like_a_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+    let unreadable = File::create(dir.path().join("written only")).unwrap();
+    let lost = read_padded(&unreadable, 0, &mut [0; 16]).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Corrupt, "{lost}");
+    assert!(!ram.is_asked_again(&lost, &(0..1), &mut None).await);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
