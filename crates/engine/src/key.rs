@@ -41,6 +41,24 @@ pub fn given_for(home: &Home, config: &Config, store: &str) -> Result<Option<Sec
     ask(&format!("Passphrase of {store}: "))?.map(passphrase).transpose()
 }
 
+/// Refuses a store that is not encrypted where the configuration has a key for it, or where this home has `opened` it
+/// with one: whoever answers in the store's place would be sent in clear what is written. A key that is given with a
+/// command may be for another store.
+///
+/// # Errors
+/// [`Denied`](block::ErrorKind::Denied), naming what says so.
+pub(crate) fn refuse_clear(config: &Config, opened: bool) -> Result<()> {
+    let says_so = match &config.key_file {
+        Some(path) => format!("key_file in sojourn.toml is {path}"),
+        None if opened => "this home opened it with a key before".to_owned(),
+        None => return Ok(()),
+    };
+    Err(Error::denied(format!(
+        "it is not encrypted, and what is written would go there in clear, although {says_so}: find out who answers in \
+         its place; if it is to be so, take the key out"
+    )))
+}
+
 /// What is to open a new store: as [`given`], but a passphrase is asked for twice.
 ///
 /// # Errors

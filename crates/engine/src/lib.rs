@@ -425,6 +425,10 @@ async fn open_with_sources(
     let (store, read) = Store::open_with_slots(opened.backend, world, secret, kept.as_deref())
         .await
         .map_err(|e| e.context(format!("store {place}")))?;
+    if !store.settings().is_encrypted() {
+        key::refuse_clear(config, kept.is_some())
+            .map_err(|e| e.context(format!("store {place}")))?;
+    }
     if let Some(read) = read {
         slots.keep(&read);
     }

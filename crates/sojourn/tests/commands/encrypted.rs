@@ -108,4 +108,10 @@ fn a_store_in_clear_has_no_keys_and_is_not_taken_for_an_encrypted_one() {
     let other = Lab::empty();
     let line = format!("init --encrypt --store {}", lab.home().join("store").display());
     run(&other, &line, &[("SOJOURN_PASSPHRASE", "x")]).fails(4, &["not encrypted"]);
+    // Somebody may answer in the place of one that is.
+    run(&lab, "image list", &[]).ok();
+    let config = lab.home().join("sojourn.toml");
+    let settings = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("key_file = \"store.key\"\n{settings}")).unwrap();
+    run(&lab, "image list", &[]).fails(9, &["not encrypted", "store.key"]);
 }
