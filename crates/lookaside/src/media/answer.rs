@@ -34,7 +34,7 @@ impl MediaSource {
     /// # Errors
     /// Any error from [`Media::open`].
     pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
-        let media = Media::open(settings, place)?;
+        let media = Media::open_content(settings, place)?;
         let mut rows: Vec<_> = (media.packs.iter())
             .flat_map(|pack| pack.rows.iter().map(|row| (*row, pack.number)))
             .collect();

@@ -59,11 +59,16 @@ This directory holds pieces of disk images for sojourn (sojourn serve --source, 
 Every piece is checked when it is used. It is safe to unplug this medium at any time, and to delete\r\n\
 this directory: what is missing is read from elsewhere.\r\n";
 
+/// The most chunks of a medium that are known at a time, which takes 1.5 GiB of memory: those of 2 TiB.
+const MOST_CHUNKS: u64 = 32 << 20;
+
 /// What a medium holds of one store.
 #[derive(Debug)]
 pub struct Media {
     directory: PathBuf,
     packs: Vec<PackFile>,
+    /// In all packs.
+    chunks: u64,
     maps: Vec<MapFile>,
     records: Vec<StoredRecord>,
     /// Records of this store that only a newer build reads, and why: nobody here knows what they need.
@@ -109,6 +114,19 @@ impl Media {
     /// [`NotFound`](ErrorKind::NotFound) when there is none; the system's when its directory cannot be
     /// read. A file that is damaged, or cannot be read, counts as missing.
     pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
+        Self::look(settings, place, true)
+    }
+
+    /// The same without its records, which only say what was meant to be there: anybody's medium may have any number
+    /// of them.
+    ///
+    /// # Errors
+    /// Any error from [`open`](Self::open).
+    fn open_content(settings: &Settings, place: &Path) -> Result<Self> {
+        Self::look(settings, place, false)
+    }
+
+    fn look(settings: &Settings, place: &Path, with_records: bool) -> Result<Self> {
         let directory = place.join(DIRECTORY);
         let entries = std::fs::read_dir(&directory).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::not_found(format!(
@@ -120,6 +138,7 @@ impl Media {
         let mut media = Self {
             directory: directory.clone(),
             packs: Vec::new(),
+            chunks: 0,
             maps: Vec::new(),
             records: Vec::new(),
             newer: Vec::new(),
@@ -143,15 +162,13 @@ impl Media {
             let Some((number, kind)) = name.to_str().and_then(parse_name) else { continue };
             let outcome = match kind {
                 FileKind::Pack => match known.remove(&number) {
-                    Some(pack) if pack.len == metadata.len() => {
-                        media.packs.push(pack);
-                        Ok(())
-                    }
+                    Some(pack) if pack.len == metadata.len() => media.add(pack),
                     _ => pack_file::read_index(settings, &path, number, metadata.len())
-                        .map(|pack| media.packs.push(pack)),
+                        .and_then(|pack| media.add(pack)),
                 },
                 FileKind::Map => map_file::read_head(settings, &path, number, metadata.len())
                     .map(|map| media.maps.push(map)),
+                FileKind::Record if !with_records => Ok(()),
                 FileKind::Record => {
                     record::read(settings, &path, number).map(|record| media.records.push(record))
                 }
@@ -170,6 +187,18 @@ impl Media {
         }
         media.used += media.blocks.directory(media.files);
         Ok(media)
+    }
+
+    fn add(&mut self, pack: PackFile) -> Result<()> {
+        let chunks = self.chunks + pack.rows.len() as u64;
+        if chunks > MOST_CHUNKS {
+            return Err(Error::unsupported(format!(
+                "the medium has more than {MOST_CHUNKS} chunks; the rest is left out"
+            )));
+        }
+        self.chunks = chunks;
+        self.packs.push(pack);
+        Ok(())
     }
 
     /// What was written, and how much of it is there.
