@@ -392,6 +392,26 @@ fn what_has_not_gone_up_can_be_dropped() {
 }
 
 #[test]
+fn what_is_on_its_way_up_can_be_dropped() {
+    let lab = Lab::new(95);
+    let here = lab.machine();
+    // All of it would take a quarter of an hour.
+    here.attach(&["--up", "4KiB"]);
+    let mut client = here.client();
+    let mut written = lab.image.clone();
+    write(&mut client, &mut written, 5 << 20, &content::random(8, 4 << 20));
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    here.until("sending", |status| status["upload"]["sent_bytes"].as_u64() > Some(0));
+    here.run(&["attach", "discard", "alice"]);
+    content::assert_same("dropped", &read_all(&mut here.client()), &lab.image);
+    here.run(&["detach", "alice"]);
+    lab.home.run(&["disk", "take", "alice"]);
+    let mut other = Client::attach(lab.serving.as_ref().unwrap().socket(), "alice");
+    content::assert_same("elsewhere", &read_all(&mut other), &lab.image);
+}
+
+#[test]
 fn a_disk_is_not_changed_below_a_block_device_even_while_its_keeper_is_away() {
     let lab = Lab::new(89);
     let here = lab.machine();

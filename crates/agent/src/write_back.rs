@@ -272,6 +272,8 @@ impl WriteBack {
         loop {
             tokio::select! {
                 published = &mut publishing => return published.map(drop),
+                // It can take hours, and a guest stands still, or somebody drops what would go up.
+                () = disk.until_waited_for() => return Ok(()),
                 _ = tick.tick() => {
                     let uploaded = self.uplink.uploaded();
                     if uploaded != last.0 || self.budget.is_paused() {

@@ -1,5 +1,6 @@
 //! An open disk.
 
+use crate::changes::WholeChanges;
 use crate::fence::{self, Tenure};
 use crate::health::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::lease::Lease;
@@ -42,8 +43,7 @@ pub struct Disk {
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// What the shadow stands on.
     pub(crate) base: Mutex<Arc<Image>>,
-    /// Held by what changes the disk as a whole.
-    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: WholeChanges,
     pub(crate) lease: Lease,
     /// Whose shadow this is.
     pub(crate) server: ServerId,
@@ -148,7 +148,7 @@ impl Disk {
             doubtful: Arc::default(),
             replacing: Arc::default(),
             base: Mutex::new(base),
-            changing: tokio::sync::Mutex::new(()),
+            changing: WholeChanges::default(),
             lease: Lease::new(terms.linger, absent),
             server: terms.server,
             asked: Latest::default(),
@@ -264,7 +264,7 @@ impl Disk {
             Some(_) => Some(self.lease.exclude(self.name(), "growth")?),
             None => None,
         };
-        let _changing = self.changing.lock().await;
+        let _changing = self.changing.begin().await;
         check_size(size)?;
         let now = self.shadow.size();
         if size < now {

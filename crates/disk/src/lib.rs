@@ -53,6 +53,7 @@
 mod attach;
 mod blockmap;
 mod boot_trace;
+mod changes;
 mod chunk_map;
 mod compare;
 mod confirm;

@@ -49,15 +49,21 @@ impl Disk {
     /// file system. The disk is as it was then.
     pub async fn discard_unpublished(&self) -> Result<()> {
         let _excluded = self.lease.exclude(self.name(), "discard")?;
-        let _changing = self.changing.lock().await;
+        let _changing = self.changing.begin().await;
         let record = self.record();
         self.replace(None, SnapshotPoint { manifest: record.base, size: record.size, image: None })
             .await
     }
 
+    /// Waits until somebody waits for the disk to be changed as a whole.
+    pub async fn until_waited_for(&self) {
+        self.changing.until_waited_for().await;
+    }
+
     /// Publishes what the disk holds now, as `plan` says; its journal is the disk's own. Says whether
     /// there was anything to do. The disk may be in use, and takes no change as a whole (a snapshot, a
-    /// rollback) meanwhile. It can be given up, and done again, at any time.
+    /// rollback) meanwhile. It can be given up, and done again, at any time: who does it while the disk is used gives
+    /// it up when somebody [waits for that](Self::until_waited_for).
     ///
     /// # Errors
     /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: nothing was published;
@@ -65,7 +71,7 @@ impl Disk {
     /// store and the file system.
     pub async fn write_back(&self, plan: UploadPlan, progress: &dyn Progress) -> Result<bool> {
         self.check_keeps("published state")?;
-        let _changing = self.changing.lock().await;
+        let _changing = self.changing.begin().await;
         self.shadow.check()?;
         if self.behind().is_none() {
             return Ok(false);

@@ -106,6 +106,37 @@ async fn an_upload_that_is_interrupted_again_and_again_sends_no_chunk_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_upload_makes_way_for_a_mark_and_for_who_drops_what_it_brings() {
+    let (home, disk) = home().await;
+    let published = home.beside(9).await;
+    let line = Line::cut_after(3);
+    let makes_way = async || {
+        tokio::select! {
+            _ = disk.write_back(line.plan(), &()) => panic!("the line is cut"),
+            () = disk.until_waited_for() => {}
+        }
+    };
+    let mark_later = async {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        disk.set_mark().await
+    };
+    let ((), marked) = tokio::join!(makes_way(), mark_later);
+    marked.unwrap();
+    assert!(disk.behind().is_some(), "nothing was published");
+    let drop_later = async {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        disk.discard_unpublished().await
+    };
+    let ((), discarded) = tokio::join!(makes_way(), drop_later);
+    discarded.unwrap();
+    assert_eq!(disk.behind(), None);
+    same(&bytes(&*disk).await, &golden(1, 1 << 14));
+    disk.close().await.unwrap();
+    published.disks.take("alice", true).await.unwrap();
+    same(&bytes(&*published.open("alice").await).await, &golden(1, 1 << 14));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_written_meanwhile_is_behind_and_goes_up_the_next_time() {
     let (home, disk) = home().await;
     let line = Line::cut_after(5);
