@@ -34,7 +34,7 @@ impl DiskMark {
     /// # Errors
     /// Any error from the file system.
     pub(crate) fn set(self, home: &Home, disk: &str, set: bool) -> Result<()> {
-        put(&self.path(home, disk), set)
+        put(home, &self.path(home, disk), set)
     }
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn is_paused(home: &Home) -> bool {
 /// # Errors
 /// Any error from the file system.
 pub(crate) fn set_paused(home: &Home, set: bool) -> Result<()> {
-    put(&paused(home), set)
+    put(home, &paused(home), set)
 }
 
 fn paused(home: &Home) -> PathBuf {
     home.dir().join("paused")
 }
 
-fn put(path: &Path, set: bool) -> Result<()> {
+fn put(home: &Home, path: &Path, set: bool) -> Result<()> {
     let dir = path.parent().unwrap_or(path);
     let done = match set {
         true => std::fs::create_dir_all(dir).and_then(|()| std::fs::write(path, "")),
@@ -64,6 +64,8 @@ fn put(path: &Path, set: bool) -> Result<()> {
     match done {
         Err(e) if set || e.kind() != IoKind::NotFound => Err(Error::io(path.display(), e)),
         Err(_) => Ok(()),
-        Ok(()) => block::file::sync_directory(dir),
+        Ok(()) => block::file::sync_directory(dir)
+            // The first mark makes its directory.
+            .and_then(|()| block::file::sync_directory(home.dir())),
     }
 }

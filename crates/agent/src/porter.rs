@@ -108,16 +108,30 @@ impl Porter {
 
     /// Looks after the disks that are here, and later ones, until `stop` is done.
     pub async fn follow(self: Arc<Self>, stop: impl Future<Output = ()>) {
-        match self.engine.disks.list().await {
-            Ok(disks) => disks.into_iter().for_each(|disk| self.look_after(&disk.name)),
-            Err(e) => tracing::error!(error = e.message(), "attached disks are not looked after"),
+        let never = async {
+            while let Err(e) = self.look_after_all().await {
+                tracing::error!(error = e.message(), "attached disks are not looked after yet");
+                self.is_listed.send_replace(true);
+                tokio::time::sleep(RETRY).await;
+            }
+            self.is_listed.send_replace(true);
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            never = never => match never {},
+            () = stop => {}
         }
-        self.is_listed.send_replace(true);
-        stop.await;
         let tasks = self.tasks.lock().take();
         if let Some(mut tasks) = tasks {
             tasks.shutdown().await;
         }
+    }
+
+    /// Begins to look after all disks that are here.
+    async fn look_after_all(self: &Arc<Self>) -> Result<()> {
+        let disks = self.engine.disks.names().await?;
+        disks.iter().for_each(|name| self.look_after(name));
+        Ok(())
     }
 
     /// Begins to look after a disk, unless that is being done.

@@ -259,7 +259,7 @@ impl WriteBack {
         self.uplink.begin();
         let pack_bytes = match self.budget.rate() {
             0 => PACK,
-            rate => usize::try_from(rate * PACK_SECONDS).unwrap_or(PACK).min(PACK),
+            rate => usize::try_from(rate.saturating_mul(PACK_SECONDS)).unwrap_or(PACK).min(PACK),
         };
         let pace = Some(Arc::clone(&self.uplink) as Arc<dyn UploadPace>);
         let plan = UploadPlan { pack_bytes, at_once: AT_ONCE, pace, journal: None };

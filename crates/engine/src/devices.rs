@@ -78,7 +78,9 @@ pub fn set(home: &Home, disk: &str, device: Option<&str>) -> Result<()> {
     match done {
         Err(e) if device.is_none() && e.kind() == IoKind::NotFound => Ok(()),
         Err(e) => Err(Error::io(path.display(), e)),
-        Ok(()) => block::file::sync_directory(&dir),
+        Ok(()) => block::file::sync_directory(&dir)
+            // The first one makes it.
+            .and_then(|()| block::file::sync_directory(home.dir())),
     }
 }
 
