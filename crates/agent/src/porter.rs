@@ -164,6 +164,10 @@ impl Porter {
             match self.carry_on(disk).await {
                 Ok(EndReason::GivenUp) => {
                     self.forget(disk);
+                    // Somebody may have taken it again at this moment.
+                    if self.home.disks().join(&disk.name).is_dir() {
+                        self.look_after(&disk.name);
+                    }
                     return;
                 }
                 Ok(EndReason::Recalled) => {}
@@ -188,6 +192,10 @@ impl Porter {
         let name = &carried.name;
         if let Some(ended) = self.finish_keep(carried).await? {
             return Ok(ended);
+        }
+        {
+            let _ending = carried.ending.lock().await;
+            self.engine.disks.settle_take(name).await?;
         }
         let held = match self.engine.open.hold(name).await {
             Err(e) if e.kind() == ErrorKind::Fenced => return self.keep(carried, &e).await,
@@ -255,6 +263,13 @@ impl Porter {
         let name = &carried.name;
         tracing::warn!(disk = name, error = why.message(), "another machine took the disk");
         carried.outcome.lock().error = Some(why.message().to_owned());
+        if self.engine.open.drop_lost(name).await? {
+            tracing::warn!(disk = name, "the store has all that was written");
+            DiskMark::Hoarding.set(&self.home, name, false)?;
+            DiskMark::Detaching.set(&self.home, name, false)?;
+            carried.outcome.lock().has_ended = true;
+            return Ok(EndReason::GivenUp);
+        }
         for number in 1..NAMES {
             let new = format!("{name}-kept-{number}");
             if self.home.disks().join(&new).exists() {
@@ -377,11 +392,13 @@ impl Porter {
                 "disk {name:?} is being given up, and the store does not answer; try again"
             )))
         })?;
-        if !is_carried {
-            if !self.home.disks().join(name).is_dir() {
-                devices::must_be_none(&self.home, name)?;
-                self.engine.disks.take(name, force).await?;
-            }
+        self.engine.disks.settle_take(name).await?;
+        let is_here = self.home.disks().join(name).is_dir();
+        if !is_here {
+            devices::must_be_none(&self.home, name)?;
+            self.engine.disks.take(name, force).await?;
+        }
+        if !is_carried || !is_here {
             DiskMark::Detaching.set(&self.home, name, false)?;
             self.look_after(name);
         }

@@ -10,6 +10,7 @@ use crate::ownership::Latest;
 use crate::record::DiskRecord;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
+use crate::taking;
 use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;
@@ -114,6 +115,7 @@ impl Disk {
                 record.name
             )));
         }
+        taking::confirm(&store, &directory, &record, terms.server).await?;
         let base = match store.manifest(&record.base).await {
             Ok(base) => base,
             Err(error) => {

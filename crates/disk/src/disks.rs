@@ -330,11 +330,13 @@ pub(crate) fn must_be_there(directory: &FsPath, name: &str) -> Result<()> {
 }
 
 /// Makes the directory of a new disk, complete or not at all, and keeps its lock.
-/// One that is there already is replaced when it has no private blocks and `replaces` says so.
+/// One that is there already is replaced when it has no private blocks and `replaces` says so. `furnish` puts what
+/// else belongs into it.
 pub(crate) fn build(
     home: &FsPath,
     record: &DiskRecord,
     replaces: impl Fn(&DiskRecord) -> bool,
+    furnish: impl FnOnce(&FsPath) -> Result<()>,
 ) -> Result<LockFile> {
     home::make(home)?;
     let _at_work = home::at_work(home)?;
@@ -356,6 +358,7 @@ pub(crate) fn build(
     // What an interrupted try left.
     ShadowLayer::clear(&fresh, 1)?;
     ShadowLayer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
+    furnish(&fresh)?;
     saved(record.save(&fresh))?;
     fresh.rename(&place).map_err(|e| place.error(e))?;
     home.sync_directory()?;

@@ -84,6 +84,7 @@ mod snapshot;
 mod space;
 mod stack;
 pub mod succession;
+mod taking;
 mod unsynced;
 mod upload_log;
 mod write_back;

@@ -8,6 +8,7 @@ use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
 use crate::record::DiskRecord;
+use crate::taking;
 use crate::{DiskInfo, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
@@ -42,6 +43,7 @@ impl Disks {
 
     async fn try_take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         let server = self.server().await?;
+        self.settle_take(name).await?;
         let refs = self.store.refs();
         let looked_up = refs.look_up(RefKind::Disk, name).await?;
         let found = looked_up.record().ok_or_else(|| {
@@ -70,18 +72,21 @@ impl Disks {
         // What it stands on is here before anybody loses anything.
         self.store.stored_manifest(&record.base).await?;
         let (home, copy) = (self.directory.clone(), record.clone());
-        // A directory that an interrupted try left has the same epoch and no private blocks.
-        let lock = offload(move || {
-            build(&home, &copy, |left| left.uuid == copy.uuid && left.epoch == copy.epoch)
-        })
-        .await?;
+        // A directory that an interrupted try of an earlier program left has the same epoch and no private blocks.
+        let replaces = move |left: &DiskRecord| left.uuid == copy.uuid && left.epoch == copy.epoch;
+        let made = record.clone();
+        let lock = offload(move || build(&home, &made, replaces, taking::begin)).await?;
         let body = fence::body(&record, server, &[]);
+        let (home, own) = (self.directory.clone(), name.to_owned());
         if let Err(error) = refs.write_over(&looked_up, body).await {
-            if error.kind() == ErrorKind::Conflict {
-                let (home, name) = (self.directory.clone(), name.to_owned());
-                offload(move || clear(&home, &name)).await?;
+            // It was refused. Of what was not answered nobody knows: that is asked for when the disk is needed.
+            if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NoSpace) {
+                offload(move || clear(&home, &own)).await?;
             }
             return Err(error);
+        }
+        if let Err(error) = offload(move || taking::end(&home.join(&own))).await {
+            tracing::warn!(disk = name, %error, "that the disk was taken is asked for again when it is opened");
         }
         drop(lock);
         Ok(describe(&record, OwnBlocks::NONE))
@@ -245,7 +250,7 @@ impl Disks {
 
     /// Whether another server holds the disk of a record, or the store knows another disk of its
     /// name.
-    async fn is_lost(&self, record: &DiskRecord, server: ServerId) -> Result<bool> {
+    pub(crate) async fn is_lost(&self, record: &DiskRecord, server: ServerId) -> Result<bool> {
         let Some(found) = self.store.refs().get(RefKind::Disk, &record.name).await? else {
             return Ok(false);
         };

@@ -304,6 +304,16 @@ impl OpenDisks {
         self.retire(name, OnCloseError::Continue, self.disks.keep(name, new)).await
     }
 
+    /// Removes what is here of a disk that was taken from this server, when the store has all that was written to it.
+    /// Says whether it did.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; any error from
+    /// [`Disks::drop_lost`].
+    pub async fn drop_lost(&self, name: &str) -> Result<bool> {
+        self.retire(name, OnCloseError::Continue, self.disks.drop_lost(name)).await
+    }
+
     /// The names of the disks that may be open.
     pub fn names(&self) -> Vec<String> {
         self.slots.lock().keys().cloned().collect()

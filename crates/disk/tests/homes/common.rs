@@ -148,13 +148,14 @@ pub(crate) struct Spy {
     asked: Arc<Mutex<Vec<String>>>,
     before_snapshots: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
     refused: Arc<Mutex<Option<&'static str>>>,
+    away: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Spy {
     pub(crate) fn on(home: &Home) -> Self {
         let inner = Arc::clone(&home.backend) as _;
-        let (asked, before_snapshots, refused) = Default::default();
-        Self { inner, asked, before_snapshots, refused }
+        let (asked, before_snapshots, refused, away) = Default::default();
+        Self { inner, asked, before_snapshots, refused, away }
     }
 
     /// The keys that were read, and the prefixes that were listed.
@@ -170,6 +171,21 @@ impl Spy {
     /// Whether nothing below a prefix can be written from now on.
     pub(crate) fn refuse_writes(&self, prefix: &'static str, refused: bool) {
         *self.refused.lock() = refused.then_some(prefix);
+    }
+
+    /// Whether nothing is known of what is below a prefix from now on.
+    pub(crate) fn is_away(&self, prefix: &'static str, is_away: bool) {
+        *self.away.lock() = is_away.then_some(prefix);
+    }
+
+    fn must_be_there(&self, path: Option<&Path>) -> BackendResult<()> {
+        let away = *self.away.lock();
+        match away {
+            Some(prefix) if path.is_some_and(|path| path.as_ref().starts_with(prefix)) => {
+                Err(object_store::Error::Generic { store: "spy", source: "it is away".into() })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn note(&self, path: &Path) {
@@ -215,6 +231,7 @@ impl objects::layer::ObjectLayer for Spy {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
         self.note(location);
+        self.must_be_there(Some(location))?;
         self.inner.get_opts(location, options).await
     }
 
@@ -228,6 +245,9 @@ impl objects::layer::ObjectLayer for Spy {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
         prefix.inspect(|prefix| self.note(prefix));
+        if let Err(away) = self.must_be_there(prefix) {
+            return stream::once(std::future::ready(Err(away))).boxed();
+        }
         let of_snapshots = prefix.is_some_and(|prefix| prefix.as_ref() == "refs/snapshot");
         let before = self.before_snapshots.lock().take_if(|_| of_snapshots);
         let (inner, prefix) = (Arc::clone(&self.inner), prefix.cloned());

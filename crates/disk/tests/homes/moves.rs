@@ -328,7 +328,7 @@ async fn a_take_that_came_to_nothing_leaves_no_right_to_a_disk_that_others_then_
     here.backend.allow(0);
     there.disks.take("web", true).await.unwrap_err();
     here.backend.allow(u64::MAX);
-    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Conflict);
 
     third.disks.take("web", true).await.unwrap();
     let disk = third.open("web").await;
@@ -338,10 +338,51 @@ async fn a_take_that_came_to_nothing_leaves_no_right_to_a_disk_that_others_then_
     third.disks.release("web").await.unwrap();
 
     // The directory has the epoch of the one that released it, and what was there before.
-    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
-    there.disks.remove("web").await.unwrap();
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Conflict);
     there.disks.take("web", false).await.unwrap();
     assert_eq!(bytes(&*there.open("web").await).await, held);
+}
+
+#[tokio::test]
+async fn a_disk_that_may_not_have_been_taken_does_not_open_while_the_store_is_away() {
+    let (here, there) = two().await;
+    let spy = Spy::on(&there);
+    let offline = there.watched(&spy, 79).await.opening_offline();
+    spy.refuse_writes("refs", true);
+    assert_eq!(offline.take("web", true).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    spy.is_away("refs", true);
+    assert_eq!(offline.open("web").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(offline.settle_take("web").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    spy.is_away("refs", false);
+    spy.refuse_writes("refs", false);
+    offline.settle_take("web").await.unwrap();
+    assert!(offline.list().await.unwrap().is_empty(), "nobody took it");
+    drop(here.open("web").await);
+
+    // What was taken opens, also where that came to be known only later.
+    offline.take("web", true).await.unwrap();
+    let mark = there.directory.path().join("disks/web/taking");
+    std::fs::write(&mark, "").unwrap();
+    drop(offline.open("web").await.unwrap());
+    assert!(!mark.exists());
+    spy.is_away("refs", true);
+    drop(offline.open("web").await.unwrap());
+}
+
+#[tokio::test]
+async fn what_is_here_of_a_lost_disk_goes_when_nothing_was_written_to_it() {
+    let (here, there) = two().await;
+    assert!(!here.disks.drop_lost("web").await.unwrap(), "nobody took it");
+    there.disks.take("web", true).await.unwrap();
+    let disk = there.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    here.disks.take("web", true).await.unwrap_err();
+    assert!(here.disks.drop_lost("web").await.unwrap());
+    here.disks.take("web", true).await.unwrap();
+    assert!(!there.disks.drop_lost("web").await.unwrap(), "it has what nobody else has");
+    assert_eq!(there.disks.keep("web", "saved").await.unwrap().name, "saved");
 }
 
 #[tokio::test]
