@@ -13,7 +13,7 @@ use lab::{Got, Lab, Raw, encrypted};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use objects::testing::StoreCall;
+use objects::testing::{StoreCall, StoreFault};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -303,6 +303,49 @@ async fn no_name_is_published_that_leads_to_what_is_foreign() {
     assert_eq!(found, current, "nothing was written");
     // And one that is in order is taken.
     assert_eq!(put("alice", Some(body.clone()), next).await, 201);
+}
+
+#[tokio::test]
+async fn a_record_is_never_written_over_one_that_it_was_not_checked_against() {
+    let scene = scene().await;
+    let alice = scene.lab.raw("alice").await;
+    let refs = scene.lab.store.refs();
+    let current = refs.get(RefKind::Disk, "alice").await.unwrap().unwrap();
+    let own = store::ServerId([7; 16]);
+    let mut body = current.body.clone();
+    let epoch: u64 = body.labels["epoch"].parse().unwrap();
+    body.labels.insert("holder".into(), own.to_string());
+    body.labels.insert("epoch".into(), (epoch + 1).to_string());
+    // Whether it follows is judged while its server is looked up; another record comes meanwhile.
+    let holder = Path::from(format!("servers/{own}"));
+    for ahead in [2, 1] {
+        let looks_up = StoreCall::Get(holder.clone());
+        scene.lab.script(move |call| match *call == looks_up {
+            true => StoreFault::Hold,
+            false => StoreFault::None,
+        });
+        let now = refs.get(RefKind::Disk, "alice").await.unwrap().unwrap();
+        let (key, bytes) =
+            record(RefKind::Disk, "alice", now.sequence + ahead, Some(body.clone())).await;
+        let put = alice.put(&key, bytes);
+        tokio::pin!(put);
+        let held = scene.lab.scripted.calls.until(|log| log.held == 1);
+        let early = tokio::select! {
+            got = &mut put => Some(got),
+            () = held => None,
+        };
+        let fenced = refs.update(RefKind::Disk, "alice", now.sequence, now.body).await.unwrap();
+        scene.lab.script(|_| StoreFault::None);
+        let got = match early {
+            Some(got) => got,
+            None => {
+                scene.lab.scripted.calls.release(1);
+                put.await
+            }
+        };
+        assert_eq!(got.status, 409, "{ahead} ahead");
+        assert_eq!(refs.get(RefKind::Disk, "alice").await.unwrap(), Some(fenced));
+    }
 }
 
 #[tokio::test]

@@ -203,6 +203,8 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
     match &before {
         // It may be the same request again.
         Some(before) if before.sequence >= key.sequence => {}
+        // By the time that it is written, another one may be before it, which it was not checked against.
+        before if !offered.is_next(before.as_ref()) => return Err(taken()),
         before => {
             let before = before.as_ref().and_then(|before| before.record.as_ref());
             let checked = match key.kind {
@@ -213,7 +215,7 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
             check_roots(gateway, client, &next.body).await?;
         }
     }
-    match refs.write_keyed(&offered, bytes).await? {
+    match refs.write_keyed(&offered, before.as_ref(), bytes).await? {
         true => Ok(()),
         false => Err(taken()),
     }

@@ -16,11 +16,11 @@ use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use object_store::ObjectStore;
 use objects::testing::{ScriptedStore, StoreCall, StoreFault};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::testing;
 use store::{NewKey, RefBody, RefKind, RefRecord, Secret, Settings, Store, import};
@@ -45,11 +45,14 @@ fn slowed(call: &StoreCall) -> StoreFault {
     }
 }
 
+/// What becomes of the calls on a backend.
+type StorePlan = Box<dyn Fn(&StoreCall) -> StoreFault + Send>;
+
 pub struct Lab {
     pub dir: tempfile::TempDir,
     /// What the server reads the store through.
     pub scripted: ScriptedStore,
-    is_slow: Arc<AtomicBool>,
+    plan: Arc<Mutex<StorePlan>>,
     /// The store as the server opens it.
     pub store: Store,
     pub backend: Arc<dyn ObjectStore>,
@@ -92,11 +95,10 @@ impl Lab {
         let path = dir.path().join("store");
         let backend = objects::create_local(path.clone()).unwrap();
         let world = testing::world(1);
-        let is_slow = Arc::new(AtomicBool::new(false));
-        let slow = Arc::clone(&is_slow);
-        let scripted = ScriptedStore::new(Arc::clone(&backend), move |call| {
-            if slow.load(Ordering::Relaxed) { slowed(call) } else { StoreFault::None }
-        });
+        let untouched: StorePlan = Box::new(|_| StoreFault::None);
+        let plan = Arc::new(Mutex::new(untouched));
+        let planned = Arc::clone(&plan);
+        let scripted = ScriptedStore::new(Arc::clone(&backend), move |call| planned.lock()(call));
         let made: Arc<dyn ObjectStore> = Arc::new(scripted.clone());
         let store = if settings.is_encrypted() {
             let secret = secret();
@@ -117,12 +119,17 @@ impl Lab {
         let mut tasks = JoinSet::new();
         let serving = Arc::clone(&gateway);
         tasks.spawn(async move { serving.serve(listener, Duration::from_secs(2)).await });
-        Self { dir, scripted, is_slow, store, backend, gateway, address, rules, limits, tasks }
+        Self { dir, scripted, plan, store, backend, gateway, address, rules, limits, tasks }
     }
 
     /// Has the backend answer slowly from now on.
     pub fn slow_down(&self) {
-        self.is_slow.store(true, Ordering::Relaxed);
+        self.script(slowed);
+    }
+
+    /// Has the backend do to the server's calls what `plan` says from now on.
+    pub fn script(&self, plan: impl Fn(&StoreCall) -> StoreFault + Send + 'static) {
+        *self.plan.lock() = Box::new(plan);
     }
 
     fn gateway(

@@ -72,6 +72,11 @@ impl KeyedRecord {
         Self { kind, name, sequence, record: document.into_record() }
     }
 
+    /// Whether its number is the one behind that of `before`; 1 when there is none.
+    pub fn is_next(&self, before: Option<&Self>) -> bool {
+        before.map_or(0, |before| before.sequence).checked_add(1) == Some(self.sequence)
+    }
+
     /// What it says; `None` for a removal.
     pub fn body(&self) -> Option<&RefBody> {
         self.record.as_ref().map(|record| &record.body)
@@ -107,15 +112,22 @@ impl Refs {
         Ok(self.newest(kind, name).await?.map(KeyedRecord::of))
     }
 
-    /// Writes a record that was decoded from `bytes`, as the one after the newest. Gives whether it is
-    /// there now: another writer may have been first. The same bytes again are no other writer's.
+    /// Writes a record that was decoded from `bytes` as the one after `before`, which was the newest when it was
+    /// looked at and judged; `None`: there was none. Gives whether it is there now: another writer may have been
+    /// first. The same bytes again are no other writer's.
     ///
     /// # Errors
     /// Any error from the backend.
-    pub async fn write_keyed(&self, record: &KeyedRecord, bytes: Bytes) -> Result<bool> {
+    pub async fn write_keyed(
+        &self,
+        record: &KeyedRecord,
+        before: Option<&KeyedRecord>,
+        bytes: Bytes,
+    ) -> Result<bool> {
         let (kind, name, sequence) = (record.kind, record.name.as_str(), record.sequence);
         let text = key(kind, &self.place(kind, name), sequence);
-        match self.newest(kind, name).await? {
+        let newest = self.newest_keyed(kind, name).await?;
+        match &newest {
             Some(newest) if newest.sequence >= sequence => {
                 let there = objects::get(self.store.backend(), &text, MAX_LEN).await;
                 return match there {
@@ -124,8 +136,9 @@ impl Refs {
                     Err(e) => Err(e),
                 };
             }
-            Some(newest) if newest.sequence + 1 != sequence => return Ok(false),
-            None if sequence != 1 => return Ok(false),
+            // What it was not judged by may forbid it.
+            newest if newest.as_ref() != before => return Ok(false),
+            newest if !record.is_next(newest.as_ref()) => return Ok(false),
             _ => {}
         }
         match objects::put_new(self.store.backend(), &text, bytes).await? {

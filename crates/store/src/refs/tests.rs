@@ -426,3 +426,38 @@ async fn labels_that_are_too_long_are_refused() {
     let error = refs.create(RefKind::Disk, "a", long).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
+
+#[tokio::test]
+async fn a_record_of_another_writer_is_written_over_the_one_that_it_was_judged_by_alone() {
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    let (kind, name) = (RefKind::Disk, "a");
+    refs.create(kind, name, body(1)).await.unwrap();
+    let before = refs.newest_keyed(kind, name).await.unwrap();
+    let offered = async |sequence| {
+        let document = RefDocument {
+            kind,
+            name: name.to_owned(),
+            sequence,
+            writer: WriterId([4; 16]),
+            written: 1,
+            body: Some(body(7)),
+        };
+        let key = RefKey { kind, row: name.to_owned(), sequence };
+        let bytes = document.encode(refs.store.settings(), &key.text()).unwrap();
+        (KeyedRecord::decode(&refs, &key, &bytes).unwrap(), bytes)
+    };
+    let (next, bytes) = offered(2).await;
+    assert!(!refs.write_keyed(&next, None, bytes.clone()).await.unwrap());
+    let (ahead, far) = offered(3).await;
+    assert!(!refs.write_keyed(&ahead, before.as_ref(), far.clone()).await.unwrap());
+    // The gap is filled by somebody else, perhaps with a fence or a removal.
+    refs.update(kind, name, 1, body(2)).await.unwrap();
+    assert!(!refs.write_keyed(&ahead, before.as_ref(), far.clone()).await.unwrap());
+    assert!(!refs.write_keyed(&next, before.as_ref(), bytes).await.unwrap());
+    assert_eq!(refs.get(kind, name).await.unwrap().unwrap().body, body(2));
+    let before = refs.newest_keyed(kind, name).await.unwrap();
+    for _ in 0..2 {
+        assert!(refs.write_keyed(&ahead, before.as_ref(), far.clone()).await.unwrap());
+    }
+    assert_eq!(refs.get(kind, name).await.unwrap().unwrap().body, body(7));
+}
