@@ -31,6 +31,9 @@ use tokio::time::{Instant, timeout};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The slowest link over which an object is still written in one attempt, in bytes in a second. An attempt that takes
+/// longer than it may is made again from its first byte, and would never end.
+const SLOWEST: u64 = 4 << 10;
 /// Removals at the same time.
 const REMOVALS: usize = 10;
 
@@ -41,7 +44,7 @@ pub struct Patience {
     pub give_up: Duration,
     /// The longest that a read may stand still, and that one listing may take.
     pub read: Duration,
-    /// The longest that one writing attempt may take: 8 MiB have to get through.
+    /// The longest that one writing attempt may take, beside what its bytes take over the slowest link.
     pub write: Duration,
 }
 
@@ -52,6 +55,11 @@ impl Patience {
     /// Gives up after `give_up`.
     pub const fn lasting(give_up: Duration) -> Self {
         Self { give_up, read: Duration::from_secs(20), write: Duration::from_secs(120) }
+    }
+
+    /// The longest that one attempt to write so many bytes may take.
+    fn writing(&self, bytes: usize) -> Duration {
+        self.write + Duration::from_secs(bytes as u64 / SLOWEST)
     }
 }
 
@@ -248,7 +256,8 @@ impl super::layer::ObjectLayer for Patient {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        self.persist(location.as_ref(), self.patience.write, || {
+        let limit = self.patience.writing(payload.content_length());
+        self.persist(location.as_ref(), limit, || {
             self.inner.put_opts(location, payload.clone(), opts.clone())
         })
         .await
@@ -314,7 +323,7 @@ impl super::layer::ObjectLayer for Patient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FaultRates, Unreliable};
+    use crate::testing::{FaultRates, ScriptedStore, StoreCall, StoreFault, Unreliable};
     use object_store::PutMode;
     use object_store::memory::InMemory;
 
@@ -383,6 +392,22 @@ mod tests {
         patient.get(&Path::from("a")).await.unwrap_err();
         assert!((20..=30).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
         assert_eq!(patient.tally().snapshot().given_up, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_may_take_as_long_as_a_thin_link_needs_for_it() {
+        let (pack, path) = (vec![7; 8 << 20], Path::from("packs/one"));
+        // 100 kb/s.
+        let takes = Duration::from_secs(pack.len() as u64 / 12_500);
+        let thin = ScriptedStore::new(Arc::new(InMemory::new()), move |call| match call {
+            StoreCall::Put(_) => StoreFault::Delay(takes),
+            _ => StoreFault::None,
+        });
+        let patient = Patient::new(Arc::new(thin.clone()), Patience::COMMAND);
+        patient.put(&path, pack.into()).await.unwrap();
+        assert_eq!(thin.calls.log().asked, [StoreCall::Put(path.clone())], "it is sent once");
+        // What is short is soon found not to get through.
+        patient.put(&path, "x".into()).await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,11 +5,13 @@
 //! | `place` | [`ServerPlace`], what the URLs of servers have behind their scheme |
 //! | `url` | [`GatewayUrl`], where a gateway is |
 //! | `connection` | one HTTP/2 connection, made again when it breaks |
+//! | `upload` | the body of a request on its way, and for how long it may stand still |
 //! | `object` | [`GatewayStore`], the object store |
 
 mod connection;
 mod object;
 mod place;
+mod upload;
 mod url;
 
 pub use connection::HttpConnection;
