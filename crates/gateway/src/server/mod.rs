@@ -262,7 +262,7 @@ impl Gateway {
         offload(move || uploads.note(&name, &key, now)).await
     }
 
-    /// Whether a client has brought an object lately.
+    /// Whether a client has brought an object, and has not stayed away from it for long.
     pub(crate) async fn has_brought(&self, client: &Client, key: &ObjectKey) -> Result<bool> {
         let (uploads, name, key) =
             (Arc::clone(&self.uploads), client.name().to_owned(), key.text());

@@ -1,25 +1,32 @@
 //! What clients have brought: who wrote a pack knows what is in it, and may read it and name it.
 //!
 //! A line for each object, `<Unix seconds> <client> <key>`, is appended to a file before the client is
-//! answered, so that a client goes on after the server was killed. Lines older than two days are of no
-//! use: a session that is older has ended. A torn line is passed over.
+//! answered, so that a client goes on after the server was killed. A line holds for 30 days, and when the client
+//! comes back to the object later than a day after it, there is a new one: an upload over a thin link takes weeks, and
+//! what it brought first is named last. A torn line is passed over.
 
 use block::{Error, Result};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How long a line holds, in seconds.
-const HOLDS: u64 = 2 * 86_400;
-/// The most objects that are remembered of a client; the oldest go first. Packs of 8 MiB: 512 GiB.
-const MOST: usize = 65_536;
-/// A file longer than this is written anew without what is of no use.
+const HOLDS: u64 = 30 * 86_400;
+/// A line is older than this, in seconds, when a new one is made of the same object.
+const RECENT: u64 = 86_400;
+/// The most objects that are remembered of a client: 1 TiB in packs of 512 KiB, and its maps. They take up to 90 MB.
+const MOST: usize = (2 << 20) + (64 << 10);
+/// The most objects that are remembered of all clients together.
+const MOST_OF_ALL: usize = 2 * MOST;
+/// One in so many is forgotten when there are too many, the oldest first.
+const SHARE: usize = 8;
+/// A file longer than this is written anew when most of it is of no use.
 const LONG: u64 = 32 << 20;
-/// The most bytes that are read of a file.
-const LONGEST: u64 = 256 << 20;
+/// No line is longer, in bytes.
+const LONGEST_LINE: u64 = 4096;
 
 /// The log of what clients brought.
 pub(crate) struct Uploads {
@@ -30,28 +37,89 @@ pub(crate) struct Uploads {
 #[derive(Default)]
 struct UploadLogFile {
     file: Option<File>,
-    /// How much of the file was read.
+    /// How much of the file was read, in bytes and in lines.
     read: u64,
+    lines: usize,
     clients: HashMap<String, RecentUploads>,
 }
 
-#[derive(Default)]
-struct RecentUploads {
-    keys: HashMap<String, u64>,
-    order: VecDeque<(u64, String)>,
+/// What stands for a key in memory: the first letter of its folder, and 15 bytes of the hash in its name. Nobody makes
+/// an object with as much of another one's hash.
+type BroughtObject = [u8; 16];
+
+/// The objects of a client, and when they were noted last, in Unix seconds.
+type RecentUploads = HashMap<BroughtObject, u32>;
+
+/// `None` for the key of what is not called by its hash.
+fn short(key: &str) -> Option<BroughtObject> {
+    let (folder, hash) = key.split_once('/')?;
+    let mut object = [0; 16];
+    object[0] = *folder.as_bytes().first()?;
+    let digit = |c: u8| char::from(c).to_digit(16);
+    let digits = hash.as_bytes().get(..30).filter(|_| hash.len() == 64)?;
+    for (byte, pair) in object[1..].iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(object)
 }
 
-impl RecentUploads {
-    fn add(&mut self, time: u64, key: &str) {
-        self.keys.insert(key.to_owned(), time);
-        self.order.push_back((time, key.to_owned()));
-        while self.order.len() > MOST
-            && let Some((time, key)) = self.order.pop_front()
-        {
-            if self.keys.get(&key) == Some(&time) {
-                self.keys.remove(&key);
-            }
+/// A line without its end, taken apart.
+fn parse(line: &[u8]) -> Option<(u32, &str, BroughtObject)> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    let (time, client, key) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+    words.next().is_none().then_some((time, client, short(key)?))
+}
+
+fn holds(time: u32, now: u64) -> bool {
+    now.saturating_sub(u64::from(time)) <= HOLDS
+}
+
+/// Forgets the oldest objects.
+fn forget_some(objects: &mut RecentUploads) {
+    let mut times: Vec<u32> = objects.values().copied().collect();
+    let mut rest = times.len().div_ceil(SHARE);
+    if rest == 0 {
+        return;
+    }
+    let (_, last, _) = times.select_nth_unstable(rest - 1);
+    let last = *last;
+    objects.retain(|_, time| {
+        let goes = *time <= last && rest > 0;
+        rest -= usize::from(goes);
+        !goes
+    });
+}
+
+impl UploadLogFile {
+    fn add(&mut self, client: &str, object: BroughtObject, time: u32) {
+        let objects = match self.clients.get_mut(client) {
+            Some(objects) => objects,
+            None => self.clients.entry(client.to_owned()).or_default(),
+        };
+        let at = objects.entry(object).or_default();
+        *at = time.max(*at);
+        if objects.len() > MOST {
+            forget_some(objects);
         }
+        if self.remembered() > MOST_OF_ALL
+            && let Some(most) = self.clients.values_mut().max_by_key(|objects| objects.len())
+        {
+            forget_some(most);
+        }
+    }
+
+    fn remembered(&self) -> usize {
+        self.clients.values().map(HashMap::len).sum()
+    }
+
+    /// When a client brought an object.
+    fn time(&self, client: &str, object: &BroughtObject) -> Option<u32> {
+        self.clients.get(client)?.get(object).copied()
+    }
+
+    /// Whether the file is long, and most of it of no use.
+    fn is_wasteful(&self) -> bool {
+        self.read > LONG && self.lines > 2 * self.remembered()
     }
 }
 
@@ -65,7 +133,7 @@ impl Uploads {
         {
             let mut log = uploads.log.lock();
             uploads.read(&mut log, now)?;
-            if log.read > LONG {
+            if log.is_wasteful() {
                 uploads.rewrite(&mut log, now)?;
             }
         }
@@ -80,63 +148,77 @@ impl Uploads {
         OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
     }
 
+    /// The file; from its start, if another process has written it anew.
+    fn current(&self, log: &mut UploadLogFile) -> std::io::Result<File> {
+        if let (Some(file), Ok(there)) = (log.file.take(), std::fs::metadata(&self.path)) {
+            let here = file.metadata()?;
+            if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
+                return Ok(file);
+            }
+        }
+        (log.read, log.lines) = (0, 0);
+        Self::append_to(&self.path)
+    }
+
     /// Reads what was appended since the last time, perhaps by another process.
     fn read(&self, log: &mut UploadLogFile, now: u64) -> Result<()> {
-        let file = match log.file.take() {
-            Some(file) => file,
-            None => Self::append_to(&self.path).map_err(|e| self.failed(e))?,
-        };
-        let file = log.file.insert(file);
-        let mut text = Vec::new();
+        let mut file = self.current(log).map_err(|e| self.failed(e))?;
         file.seek(SeekFrom::Start(log.read)).map_err(|e| self.failed(e))?;
-        file.take(LONGEST).read_to_end(&mut text).map_err(|e| self.failed(e))?;
-        // A line that is being written is read the next time.
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        log.read += whole as u64;
-        for line in text[..whole].split(|byte| *byte == b'\n') {
-            let Ok(line) = std::str::from_utf8(line) else { continue };
-            let mut words = line.split(' ');
-            let (Some(time), Some(client), Some(key), None) = (
-                words.next().and_then(|t| t.parse().ok()),
-                words.next(),
-                words.next(),
-                words.next(),
-            ) else {
-                continue;
-            };
-            if now.saturating_sub(time) <= HOLDS {
-                log.clients.entry(client.to_owned()).or_default().add(time, key);
+        let len = each_line(&mut file, |line| {
+            log.lines += 1;
+            if let Some((time, client, object)) = parse(line).filter(|(time, ..)| holds(*time, now))
+            {
+                log.add(client, object, time);
             }
-        }
+            Ok(())
+        });
+        log.read += len.map_err(|e| self.failed(e))?;
+        log.file = Some(file);
         Ok(())
     }
 
-    /// Writes the file anew, with what is remembered.
+    /// Writes the file anew, without what is of no use.
     fn rewrite(&self, log: &mut UploadLogFile, now: u64) -> Result<()> {
-        let fresh = self.path.with_extension("new");
-        let mut text = String::new();
-        for (client, brought) in &log.clients {
-            for (time, key) in &brought.order {
-                if now.saturating_sub(*time) <= HOLDS {
-                    text.push_str(&format!("{time} {client} {key}\n"));
-                }
+        self.write_anew(log, now).map_err(|e| self.failed(e))
+    }
+
+    fn write_anew(&self, log: &mut UploadLogFile, now: u64) -> std::io::Result<()> {
+        let name = self.path.with_extension("new");
+        let _ = std::fs::remove_file(&name);
+        let mut fresh = BufWriter::new(Self::append_to(&name)?);
+        let (mut written, mut lines) = (0, 0);
+        each_line(&mut File::open(&self.path)?, |line| {
+            let is_last = |(time, client, object): &(u32, &str, BroughtObject)| {
+                holds(*time, now) && log.time(client, object) == Some(*time)
+            };
+            if parse(line).as_ref().is_some_and(is_last) {
+                fresh.write_all(line)?;
+                fresh.write_all(b"\n")?;
+                (written, lines) = (written + line.len() as u64 + 1, lines + 1);
             }
-        }
-        let _ = std::fs::remove_file(&fresh);
-        let mut file = Self::append_to(&fresh).map_err(|e| self.failed(e))?;
-        file.write_all(text.as_bytes()).map_err(|e| self.failed(e))?;
-        std::fs::rename(&fresh, &self.path).map_err(|e| self.failed(e))?;
-        (log.file, log.read) = (Some(file), text.len() as u64);
+            Ok(())
+        })?;
+        let file = fresh.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        // The old file must not go before the new one is there.
+        file.sync_all()?;
+        std::fs::rename(&name, &self.path)?;
+        (log.file, log.read, log.lines) = (Some(file), written, lines);
         Ok(())
     }
 
-    /// Notes that a client has brought an object. `client` and `key` have no spaces.
+    /// Notes that a client has brought an object. `client` has no spaces.
     ///
     /// # Errors
     /// Any error from the file system: then the client must be told that it has brought nothing.
     pub(crate) fn note(&self, client: &str, key: &str, now: u64) -> Result<()> {
-        let mut log = self.log.lock();
-        self.read(&mut log, now)?;
+        self.append(&mut self.log.lock(), client, key, now)
+    }
+
+    fn append(&self, log: &mut UploadLogFile, client: &str, key: &str, now: u64) -> Result<()> {
+        self.read(log, now)?;
+        if log.is_wasteful() {
+            self.rewrite(log, now)?;
+        }
         let read = log.read;
         let Some(file) = &mut log.file else { return Err(Error::internal("the log is closed")) };
         let len = file.metadata().map_err(|e| self.failed(e))?.len();
@@ -144,26 +226,47 @@ impl Uploads {
         let end = if len > read { "\n" } else { "" };
         let line = format!("{end}{now} {client} {key}\n");
         file.write_all(line.as_bytes()).map_err(|e| self.failed(e))?;
-        self.read(&mut log, now)
+        self.read(log, now)
     }
 
-    /// Whether a client has brought an object lately.
+    /// Whether a client has brought an object; that it comes back to it is noted.
     ///
     /// # Errors
     /// Any error from the file system.
     pub(crate) fn has(&self, client: &str, key: &str, now: u64) -> Result<bool> {
+        let Some(object) = short(key) else { return Ok(false) };
         let mut log = self.log.lock();
-        let lately = |log: &UploadLogFile| {
-            let time = log.clients.get(client)?.keys.get(key)?;
-            Some(now.saturating_sub(*time) <= HOLDS)
-        };
-        match lately(&log) {
-            Some(lately) => Ok(lately),
-            None => {
-                self.read(&mut log, now)?;
-                Ok(lately(&log).unwrap_or(false))
-            }
+        if log.time(client, &object).is_none() {
+            self.read(&mut log, now)?;
         }
+        let Some(time) = log.time(client, &object).filter(|time| holds(*time, now)) else {
+            return Ok(false);
+        };
+        if now.saturating_sub(u64::from(time)) > RECENT
+            && let Err(error) = self.append(&mut log, client, key, now)
+        {
+            // The line that is there holds for a while.
+            tracing::debug!(%error, "the log of uploads cannot be written");
+        }
+        Ok(true)
+    }
+}
+
+/// Hands on each line of a file from where it is, without its end; gives how many bytes they have. A line that is being
+/// written is left for the next time.
+fn each_line(
+    file: &mut File,
+    mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> std::io::Result<u64> {
+    let (mut reader, mut line, mut bytes) = (BufReader::new(file), Vec::new(), 0);
+    loop {
+        line.clear();
+        let len = reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? as u64;
+        if line.pop_if(|last| *last == b'\n').is_none() && len < LONGEST_LINE {
+            return Ok(bytes);
+        }
+        bytes += len;
+        take(&line)?;
     }
 }
 
@@ -173,44 +276,111 @@ mod tests {
 
     const NOW: u64 = 1_700_000_000;
 
+    fn pack(number: u64) -> String {
+        format!("packs/{number:030x}{}", "7".repeat(34))
+    }
+
     #[test]
     fn what_a_client_brought_outlives_the_server_and_is_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("uploads");
         let uploads = Uploads::open(&path, NOW).unwrap();
-        uploads.note("alice", "packs/1", NOW).unwrap();
-        assert!(uploads.has("alice", "packs/1", NOW).unwrap());
-        assert!(!uploads.has("bob", "packs/1", NOW).unwrap());
+        uploads.note("alice", &pack(1), NOW).unwrap();
+        assert!(uploads.has("alice", &pack(1), NOW).unwrap());
+        assert!(!uploads.has("bob", &pack(1), NOW).unwrap());
+        assert!(!uploads.has("alice", &pack(1).replace("packs", "segments"), NOW).unwrap());
         let again = Uploads::open(&path, NOW).unwrap();
-        assert!(again.has("alice", "packs/1", NOW + HOLDS).unwrap());
-        assert!(!again.has("alice", "packs/1", NOW + HOLDS + 1).unwrap());
+        assert!(!again.has("alice", &pack(1), NOW + HOLDS + 1).unwrap());
+        assert!(again.has("alice", &pack(1), NOW + HOLDS).unwrap());
         // The other process has written since.
-        uploads.note("alice", "packs/2", NOW).unwrap();
-        assert!(again.has("alice", "packs/2", NOW).unwrap());
+        uploads.note("alice", &pack(2), NOW).unwrap();
+        assert!(again.has("alice", &pack(2), NOW).unwrap());
+    }
+
+    #[test]
+    fn an_upload_may_take_weeks_and_what_its_client_comes_back_to_any_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("uploads");
+        let uploads = Uploads::open(&path, NOW).unwrap();
+        uploads.note("alice", &pack(1), NOW).unwrap();
+        uploads.note("alice", &pack(2), NOW).unwrap();
+        for weeks in 1..20 {
+            assert!(uploads.has("alice", &pack(1), NOW + weeks * 7 * 86_400).unwrap());
+        }
+        let later = NOW + 19 * 7 * 86_400;
+        assert!(!uploads.has("alice", &pack(2), later).unwrap());
+        let again = Uploads::open(&path, later).unwrap();
+        assert!(again.has("alice", &pack(1), later).unwrap());
+        assert!(!again.has("alice", &pack(2), later).unwrap());
+    }
+
+    #[test]
+    fn a_client_may_bring_a_tebibyte_in_small_packs_and_then_the_oldest_go() {
+        let mut log = UploadLogFile::default();
+        let object = |number: usize| {
+            let mut object = [b'p'; 16];
+            object[1..9].copy_from_slice(&number.to_le_bytes());
+            object
+        };
+        let time = |number: usize| NOW as u32 + (number / 1000) as u32;
+        for number in 0..MOST {
+            log.add("alice", object(number), time(number));
+        }
+        assert_eq!(log.remembered(), MOST);
+        log.add("alice", object(MOST), time(MOST));
+        assert!((MOST / 2..MOST).contains(&log.remembered()));
+        assert_eq!(log.time("alice", &object(0)), None);
+        assert!(log.time("alice", &object(MOST - 1)).is_some());
+        // Many that bring much cost one that brings little nothing.
+        log.add("bob", object(1), NOW as u32);
+        for number in 0..MOST {
+            log.add(["carol", "dave"][number % 2], object(number), time(number));
+            log.add("erin", object(number), time(number));
+            if log.remembered() > MOST_OF_ALL - 10 {
+                break;
+            }
+        }
+        for number in MOST..MOST + 20 {
+            log.add("carol", object(number), time(number));
+        }
+        assert!(log.remembered() < MOST_OF_ALL - MOST / 10);
+        assert_eq!(log.time("bob", &object(1)), Some(NOW as u32));
     }
 
     #[test]
     fn torn_and_foreign_lines_are_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("uploads");
-        std::fs::write(&path, format!("x\n{NOW} alice\n\u{0}\n{NOW} alice packs/1\n{NOW} ali"))
-            .unwrap();
+        let (first, long) = (pack(1), "x".repeat(3 * LONGEST_LINE as usize));
+        std::fs::write(
+            &path,
+            format!("x\n{NOW} alice\n\u{0}\n{long}\n{NOW} alice {first}\n{NOW} ali"),
+        )
+        .unwrap();
         let uploads = Uploads::open(&path, NOW).unwrap();
-        assert!(uploads.has("alice", "packs/1", NOW).unwrap());
-        uploads.note("alice", "packs/2", NOW).unwrap();
-        assert!(uploads.has("alice", "packs/2", NOW).unwrap());
+        assert!(uploads.has("alice", &pack(1), NOW).unwrap());
+        uploads.note("alice", &pack(2), NOW).unwrap();
+        assert!(uploads.has("alice", &pack(2), NOW).unwrap());
     }
 
     #[test]
-    fn a_log_is_written_anew_with_what_is_of_use() {
+    fn a_log_is_written_anew_with_what_is_of_use_and_another_process_goes_on_in_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("uploads");
         let uploads = Uploads::open(&path, NOW).unwrap();
-        uploads.note("alice", "packs/old", NOW - HOLDS - 1).unwrap();
-        uploads.note("alice", "packs/1", NOW).unwrap();
+        let other = Uploads::open(&path, NOW).unwrap();
+        uploads.note("alice", &pack(3), NOW - HOLDS - 1).unwrap();
+        uploads.note("alice", &pack(1), NOW - 5).unwrap();
+        uploads.note("alice", &pack(1), NOW).unwrap();
         uploads.rewrite(&mut uploads.log.lock(), NOW).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{NOW} alice packs/1\n"));
-        uploads.note("alice", "packs/2", NOW).unwrap();
-        assert!(Uploads::open(&path, NOW).unwrap().has("alice", "packs/2", NOW).unwrap());
+        let text = format!("{NOW} alice {}\n", pack(1));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        uploads.note("alice", &pack(2), NOW).unwrap();
+        other.note("alice", &pack(4), NOW).unwrap();
+        let again = Uploads::open(&path, NOW).unwrap();
+        for number in [1, 2, 4] {
+            assert!(uploads.has("alice", &pack(number), NOW).unwrap());
+            assert!(again.has("alice", &pack(number), NOW).unwrap());
+        }
     }
 }
