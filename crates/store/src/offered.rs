@@ -47,7 +47,7 @@ pub struct PinContent {
 
 impl OfferedPack {
     /// Checks all of a pack: its index, and every chunk against its hash. Takes about 10 ms of
-    /// processor time; see [`block::offload`].
+    /// processor time, and seconds for one that was made for that; see [`block::offload`].
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) naming what is wrong.
@@ -59,6 +59,12 @@ impl OfferedPack {
         }
         pack::check_head(key, &bytes)?;
         let index = PackIndex::decode(settings, id, key, &bytes, bytes.len() as u64)?;
+        // A chunk of 256 KiB takes some 80 bytes if it is made for it: without a bound a pack could have 100 GB.
+        if index.chunks().len() > pack::FULL_CHUNKS {
+            let why =
+                format!("it has more than {} chunks, which no writer makes", pack::FULL_CHUNKS);
+            return Err(crate::wire::damaged(key, &why));
+        }
         let mut end = 0;
         for (at, checksum) in index.chunks().zip(index.checksums()) {
             end = (at.offset + at.stored) as usize;
@@ -302,6 +308,23 @@ mod tests {
                 let checked = OfferedPack::check(&settings, done.id, bad.into());
                 assert!(checked.is_err(), "byte {at}");
             }
+        }
+    }
+
+    #[test]
+    fn a_pack_has_no_more_chunks_than_any_writer_makes() {
+        let settings = testing::settings();
+        let plain = Bytes::from(vec![7; 4096]);
+        let id = chunk::id_of(&settings, &plain);
+        let (encoding, stored) = chunk::encode(&settings, &id, plain).unwrap();
+        for (chunks, is_taken) in [(pack::FULL_CHUNKS, true), (pack::FULL_CHUNKS + 1, false)] {
+            let mut builder = pack::Builder::new();
+            for _ in 0..chunks {
+                builder.add(id, 4096, encoding, &stored);
+            }
+            let done = builder.finish(&settings, |_| false).unwrap();
+            let checked = OfferedPack::check(&settings, done.id, done.bytes);
+            assert_eq!(checked.is_ok(), is_taken, "{chunks}");
         }
     }
 

@@ -11,8 +11,8 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use builder::FULL;
 pub use builder::{Builder, Finished};
+pub(crate) use builder::{FULL, FULL_CHUNKS};
 #[cfg(test)]
 pub(crate) use format::make_newer;
 pub use format::tail_len;

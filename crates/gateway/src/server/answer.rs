@@ -83,7 +83,7 @@ async fn dispatch(
             let mut turn = turn;
             client.usage.memory(&mut turn, len).await?;
             let bytes = receive(body, len, gateway.limits().patience, progress).await?;
-            write::put(gateway, client, &key, bytes).await?;
+            write::put(gateway, client, &key, bytes, turn).await?;
             gateway.tally().wrote();
             Ok(empty(StatusCode::CREATED, progress))
         }

@@ -47,6 +47,8 @@ pub struct ClientUsage {
     requests: Arc<Semaphore>,
     /// In KiB.
     memory: Arc<Semaphore>,
+    /// One: others have their turn between two of its checks.
+    checks: Arc<Semaphore>,
     bucket: Mutex<TokenBucket>,
 }
 
@@ -68,6 +70,7 @@ impl ClientUsage {
             limits,
             requests: Arc::new(Semaphore::new(limits.requests)),
             memory: Arc::new(Semaphore::new((limits.bytes >> 10) as usize)),
+            checks: Arc::new(Semaphore::new(1)),
             bucket: Mutex::new(TokenBucket { tokens: burst(&limits), filled: Instant::now() }),
         }
     }
@@ -96,6 +99,15 @@ impl ClientUsage {
         let waited = Arc::clone(&self.memory).acquire_many_owned(kib);
         turn.memory = Some(self.within(waited).await?);
         Ok(())
+    }
+
+    /// Waits until this client may have something checked, and is one of those of whom `all` have it at a time.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when others do not end.
+    pub(crate) async fn checking(&self, all: &Arc<Semaphore>) -> Result<[OwnedSemaphorePermit; 2]> {
+        let own = self.within(Arc::clone(&self.checks).acquire_owned()).await?;
+        Ok([own, self.within(Arc::clone(all).acquire_owned()).await?])
     }
 
     async fn within(

@@ -6,6 +6,7 @@
 //! | `progress` | whether a connection goes on, or stands still |
 //! | `answer` | from a request to its answer |
 //! | `read`, `write` | what the requests do |
+//! | `checks` | checking what clients bring, at the cost of who brings it |
 //! | `reply` | answers, and the bodies of requests |
 //! | `client` | one client, over all its connections |
 //! | `rights` | what a client may read |
@@ -16,6 +17,7 @@
 //! | `counters` | [`GatewayCounters`], what the gateway did |
 
 mod answer;
+mod checks;
 mod client;
 mod connection;
 mod counters;
@@ -39,6 +41,7 @@ use crate::wire::ObjectKey;
 use access::{Refusals, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Result, offload};
+use checks::ContentChecks;
 use client::Client;
 use names::{KnownNames, StoreNames};
 use nbd::{Credentials, Peer};
@@ -71,6 +74,7 @@ pub struct Gateway {
     limits: GatewayLimits,
     names: StoreNames,
     uploads: Arc<Uploads>,
+    checks: ContentChecks,
     clients: Mutex<HashMap<String, Arc<Client>>>,
     places: Arc<Semaphore>,
     refusals: Refusals,
@@ -100,6 +104,7 @@ impl Gateway {
             limits,
             names: StoreNames::default(),
             uploads,
+            checks: ContentChecks::new(),
             clients: Mutex::default(),
             places: Arc::new(Semaphore::new(limits.all_connections)),
             refusals: Refusals::default(),
@@ -229,6 +234,10 @@ impl Gateway {
 
     pub(crate) fn limits(&self) -> &GatewayLimits {
         &self.limits
+    }
+
+    pub(crate) fn checks(&self) -> &ContentChecks {
+        &self.checks
     }
 
     pub(crate) fn tally(&self) -> Arc<LiveGatewayCounters> {

@@ -5,10 +5,11 @@
 
 use super::Gateway;
 use super::client::Client;
+use super::limits::RequestPermit;
 use super::read::{RequestedRange, backend_error, may_read};
 use crate::wire::ObjectKey;
 use access::Right;
-use block::{Error, ErrorKind, Result, offload};
+use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use disk::succession::{self, Succession};
 use object_store::path::Path;
@@ -34,13 +35,15 @@ pub(crate) async fn put(
     client: &Client,
     key: &ObjectKey,
     bytes: Bytes,
+    turn: RequestPermit,
 ) -> Result<()> {
     client.must_write(&gateway.rules())?;
     let store = gateway.store();
     match key {
         ObjectKey::Pack(id) => {
             let (settings, id) = (store.settings().clone(), *id);
-            let checked = offload(move || OfferedPack::check(&settings, id, bytes)).await?;
+            let check = move || OfferedPack::check(&settings, id, bytes);
+            let (checked, _turn) = gateway.checks().run(&client.usage, turn, check).await?;
             checked.write(store).await?;
             gateway.brought(client, key).await
         }

@@ -14,7 +14,7 @@ use zerocopy::byteorder::little_endian::U16;
 
 /// A pack is full with this many bytes of chunks, or this many chunks.
 pub(crate) const FULL: usize = 8 << 20;
-const FULL_CHUNKS: usize = 16384;
+pub(crate) const FULL_CHUNKS: usize = 16384;
 /// A pack that gets longer than this gets memory for all of it: most of a snapshot stay below.
 pub(super) const SMALL: usize = 1 << 20;
 
