@@ -253,6 +253,39 @@ async fn a_map_of_foreign_chunks_is_refused_until_its_writer_has_brought_them() 
 }
 
 #[tokio::test]
+async fn what_was_brought_and_collected_is_named_only_when_it_was_brought_again() {
+    let scene = scene().await;
+    let alice = scene.lab.raw("alice").await;
+    let secret = scene.secret.body.manifest.unwrap();
+    let objects = scene.objects("").await;
+    let of = |wanted: String| objects.iter().find(|(key, _)| *key == wanted).cloned().unwrap();
+    let (root, root_bytes) = of(format!("manifests/{secret}"));
+    let segment = scene.lab.store.manifest_segments(&secret).await.unwrap()[0];
+    let (segment, segment_bytes) = of(format!("segments/{segment}"));
+    let (pack, pack_bytes) = of(format!("packs/{}", scene.chunks(&scene.secret).await[0].pack));
+    let current = scene.lab.store.refs().get(RefKind::Disk, "alice").await.unwrap().unwrap();
+    let mut body = current.body.clone();
+    body.manifest = Some(secret);
+    let epoch: u64 = body.labels["epoch"].parse().unwrap();
+    body.labels.insert("holder".into(), store::ServerId([7; 16]).to_string());
+    body.labels.insert("epoch".into(), (epoch + 1).to_string());
+    let (name, name_bytes) = record(RefKind::Disk, "alice", current.sequence + 1, Some(body)).await;
+    assert_eq!(alice.put(&pack, pack_bytes).await.status, 201);
+    let steps = [(&segment, &segment_bytes), (&root, &root_bytes), (&name, &name_bytes)];
+    for (at, (key, bytes)) in steps.iter().enumerate() {
+        // A collection takes what no name leads to.
+        for (gone, content) in &steps[..at] {
+            scene.lab.backend.delete(&Path::from(gone.as_str())).await.unwrap();
+            let got = alice.put(key, (*bytes).clone()).await;
+            assert_eq!(got.status, 403, "{key} without {gone}");
+            assert!(String::from_utf8_lossy(&got.body).contains("bring it first"));
+            assert_eq!(alice.put(gone, (*content).clone()).await.status, 201, "{gone}");
+        }
+        assert_eq!(alice.put(key, (*bytes).clone()).await.status, 201, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn no_name_is_published_that_leads_to_what_is_foreign() {
     let scene = scene().await;
     let alice = scene.lab.raw("alice").await;

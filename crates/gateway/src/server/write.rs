@@ -12,6 +12,7 @@ use access::Right;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use disk::succession::{self, Succession};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use std::collections::{HashMap, HashSet};
@@ -21,6 +22,8 @@ use store::{
     ServerId, WriterId,
 };
 
+/// Objects that are looked for at the same time.
+const LOOKS: usize = 64;
 /// What the store's clock is written with.
 const CLOCK: &[u8] = b"clock\n";
 
@@ -56,9 +59,7 @@ pub(crate) async fn put(
         ObjectKey::Manifest(id) => {
             let outline = offered::check_manifest(store.settings(), *id, bytes.clone())?;
             let named: HashSet<SegmentId> = outline.segments.iter().flatten().copied().collect();
-            for segment in named {
-                must_read(gateway, client, ObjectKey::Segment(segment)).await?;
-            }
+            check_segments(gateway, client, named).await?;
             store.check_end(&outline).await?;
             offered::write_content(store, &key.text(), bytes).await?;
             gateway.brought(client, key).await
@@ -97,11 +98,62 @@ pub(crate) async fn delete(gateway: &Gateway, client: &Client, key: &ObjectKey) 
 async fn must_read(gateway: &Gateway, client: &Client, key: ObjectKey) -> Result<()> {
     match may_read(gateway, client, &key, &RequestedRange::Whole).await? {
         true => Ok(()),
-        false => Err(Error::denied(format!(
-            "{} is not there, or this client may not name it; bring it first",
-            key.text()
-        ))),
+        false => Err(not_there(&key)),
     }
+}
+
+fn not_there(key: &ObjectKey) -> Error {
+    Error::denied(format!(
+        "{} is not there, or this client may not name it; bring it first",
+        key.text()
+    ))
+}
+
+/// Fails unless the client may name a manifest, and it leads somewhere. A name that leads to what was collected
+/// would keep everybody's garbage from being collected.
+async fn check_named(gateway: &Gateway, client: &Client, id: ManifestId) -> Result<()> {
+    let key = ObjectKey::Manifest(id);
+    must_read(gateway, client, key.clone()).await?;
+    // What a name leads to already is kept.
+    if client.rights.manifest(&id) {
+        return Ok(());
+    }
+    must_be_there(gateway, vec![key.clone()]).await?;
+    match gateway.store().manifest_segments(&id).await {
+        Ok(segments) => check_segments(gateway, client, segments.into_iter().collect()).await,
+        Err(e) if e.kind() == ErrorKind::NotFound => Err(not_there(&key)),
+        Err(e) => Err(e),
+    }
+}
+
+/// Fails unless the client may name all of these segments, and they are there.
+async fn check_segments(
+    gateway: &Gateway,
+    client: &Client,
+    segments: HashSet<SegmentId>,
+) -> Result<()> {
+    client.refresh(gateway).await?;
+    let mut brought = Vec::new();
+    for segment in segments {
+        if !client.rights.segment(gateway.store(), &segment).await? {
+            let key = ObjectKey::Segment(segment);
+            must_read(gateway, client, key.clone()).await?;
+            brought.push(key);
+        }
+    }
+    must_be_there(gateway, brought).await
+}
+
+/// Fails unless all of these objects are there: who brought one without a session may have lost it to a collection.
+async fn must_be_there(gateway: &Gateway, keys: Vec<ObjectKey>) -> Result<()> {
+    let looked = stream::iter(keys).map(|key| async move {
+        match gateway.backend().head(&key.path()).await {
+            Ok(_) => Ok(()),
+            Err(object_store::Error::NotFound { .. }) => Err(not_there(&key)),
+            Err(e) => Err(backend_error(e)),
+        }
+    });
+    looked.buffer_unordered(LOOKS).try_collect().await
 }
 
 /// Fails unless the client may name every chunk of a map, and each is where the map says.
@@ -151,7 +203,7 @@ async fn pin(gateway: &Gateway, client: &Client, id: WriterId, bytes: Bytes) -> 
     let key = ObjectKey::Pin(id);
     let content = offered::check_pin(gateway.store().settings(), &key.text(), bytes.clone())?;
     for manifest in content.holds {
-        must_read(gateway, client, ObjectKey::Manifest(manifest)).await?;
+        check_named(gateway, client, manifest).await?;
     }
     client.pin(id)?;
     let path = key.path();
@@ -304,7 +356,7 @@ async fn check_roots(gateway: &Gateway, client: &Client, body: &RefBody) -> Resu
     }
     let roots: HashSet<ManifestId> = body.roots()?.into_iter().collect();
     for manifest in roots {
-        must_read(gateway, client, ObjectKey::Manifest(manifest)).await?;
+        check_named(gateway, client, manifest).await?;
     }
     Ok(())
 }
