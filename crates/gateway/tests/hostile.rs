@@ -230,6 +230,31 @@ async fn names_of_others_are_in_no_listing() {
 }
 
 #[tokio::test]
+async fn a_listing_shows_the_newest_records_of_each_name_however_many_there_are() {
+    let scene = scene().await;
+    let alice = scene.lab.raw("alice").await;
+    let refs = scene.lab.store.refs();
+    let mut last = refs.get(RefKind::Disk, "alice").await.unwrap().unwrap();
+    for _ in 0..30 {
+        last = refs.update(RefKind::Disk, "alice", last.sequence, last.body).await.unwrap();
+    }
+    let newest: Vec<_> = (last.sequence - 7..=last.sequence)
+        .map(|number| format!("refs/disk/alice/{number:020}"))
+        .collect();
+    for prefix in ["refs/disk", "refs/disk/alice"] {
+        let got = alice.get(&format!("/v1/list/{prefix}")).await;
+        let listed: Vec<gateway::wire::ListedObject> = serde_json::from_slice(&got.body).unwrap();
+        let keys: Vec<_> = listed.into_iter().map(|object| object.key).collect();
+        assert_eq!(keys, newest);
+    }
+    // And a client needs no more of them.
+    scene.server.release("alice").await.unwrap();
+    let (_home, disks) = scene.lab.disks("alice", 4).await;
+    disks.take("alice", false).await.unwrap();
+    disks.release("alice").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_map_of_foreign_chunks_is_refused_until_its_writer_has_brought_them() {
     let scene = scene().await;
     let alice = scene.lab.raw("alice").await;

@@ -2,6 +2,7 @@
 
 use super::Gateway;
 use super::client::Client;
+use super::listing;
 use super::progress::ConnectionProgress;
 use super::read::{self, absent};
 use super::reply::{ReplyBody, announced, content, empty, problem, receive};
@@ -70,7 +71,8 @@ async fn dispatch(
             Ok(content(JSON, read::about(gateway, client)?, progress, Some(turn)))
         }
         (Route::List(prefix), Method::GET) => {
-            let listed = read::list(gateway, client, &prefix).await?;
+            let mut turn = turn;
+            let listed = listing::list(gateway, client, &prefix, &mut turn).await?;
             Ok(content(JSON, listed, progress, Some(turn)))
         }
         (Route::Object(key), method @ (Method::GET | Method::HEAD)) => {

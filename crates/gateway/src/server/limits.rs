@@ -101,6 +101,23 @@ impl ClientUsage {
         Ok(())
     }
 
+    /// Waits until a request may have so many bytes more in memory, as long as there are as many for one client.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when others of this client do not end.
+    pub(crate) async fn more_memory(&self, turn: &mut RequestPermit, bytes: u64) -> Result<()> {
+        let most = (self.limits.bytes >> 10) as usize;
+        let held = turn.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let kib = (bytes.div_ceil(1024) as usize).min(most.saturating_sub(held));
+        let waited = Arc::clone(&self.memory).acquire_many_owned(kib as u32);
+        let more = self.within(waited).await?;
+        match &mut turn.memory {
+            Some(held) => held.merge(more),
+            none => *none = Some(more),
+        }
+        Ok(())
+    }
+
     /// Waits until this client may have something checked, and is one of those of whom `all` have it at a time.
     ///
     /// # Errors
@@ -141,6 +158,21 @@ fn burst(limits: &GatewayLimits) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_grows_counts_and_never_waits_for_itself() {
+        let usage = ClientUsage::new(GatewayLimits { bytes: 64 << 10, ..GatewayLimits::default() });
+        let (mut first, mut second) = (usage.turn().await.unwrap(), usage.turn().await.unwrap());
+        for _ in 0..3 {
+            usage.more_memory(&mut first, 20 << 10).await.unwrap();
+        }
+        usage.more_memory(&mut second, 4 << 10).await.unwrap();
+        assert!(usage.more_memory(&mut second, 1 << 10).await.is_err(), "64 KiB together");
+        drop(second);
+        for _ in 0..3 {
+            usage.more_memory(&mut first, 20 << 10).await.expect("it has all there is");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_asks_too_often_or_too_much_at_a_time_is_refused_and_then_not_any_more() {

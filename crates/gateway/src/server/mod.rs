@@ -5,7 +5,7 @@
 //! | `connection` | one connection: TLS, HTTP/2, and its end |
 //! | `progress` | whether a connection goes on, or stands still |
 //! | `answer` | from a request to its answer |
-//! | `read`, `write` | what the requests do |
+//! | `read`, `listing`, `write` | what the requests do |
 //! | `checks` | checking what clients bring, at the cost of who brings it |
 //! | `reply` | answers, and the bodies of requests |
 //! | `client` | one client, over all its connections |
@@ -22,6 +22,7 @@ mod client;
 mod connection;
 mod counters;
 mod limits;
+mod listing;
 mod names;
 mod progress;
 mod read;

@@ -1,4 +1,4 @@
-//! Reading: objects, parts of them, and listings.
+//! Reading: objects, and parts of them.
 
 use super::Gateway;
 use super::client::Client;
@@ -6,12 +6,11 @@ use super::limits::RequestPermit;
 use super::progress::ConnectionProgress;
 use super::reply::{ReplyBody, content, slices};
 use crate::wire::{
-    ABSENT, About, BatchPart, ListPrefix, ListedObject, MODIFIED, MOST_BYTES, ObjectKey, VERSION,
-    parse_range,
+    ABSENT, About, BatchPart, MODIFIED, MOST_BYTES, ObjectKey, VERSION, parse_range,
 };
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, StreamExt};
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use object_store::path::Path;
@@ -19,15 +18,12 @@ use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use store::RefKey;
 use tokio::task::JoinSet;
 
 /// What is sent as bytes.
 const BYTES: &str = "application/octet-stream";
 /// Parts of a batch that are read ahead of the one that is sent.
 const AHEAD: usize = 4;
-/// The most objects of one listing.
-const MOST_LISTED: usize = 100_000;
 
 /// The same for what is not there and for what is not for this client.
 pub(crate) fn absent() -> Error {
@@ -56,7 +52,7 @@ pub(crate) fn about(gateway: &Gateway, client: &Client) -> Result<Bytes> {
     json(&about)
 }
 
-fn json(value: &impl serde::Serialize) -> Result<Bytes> {
+pub(super) fn json(value: &impl serde::Serialize) -> Result<Bytes> {
     let mut text = serde_json::to_vec(value)
         .map_err(|e| Error::internal("an answer cannot be written").with_source(e))?;
     text.push(b'\n');
@@ -284,66 +280,5 @@ async fn batch_part(gateway: &Gateway, client: &Client, part: BatchPart) -> Resu
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// Answers a listing.
-///
-/// # Errors
-/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be listed.
-pub(crate) async fn list(gateway: &Gateway, client: &Client, prefix: &ListPrefix) -> Result<Bytes> {
-    let settings = gateway.store().settings();
-    let listed = match prefix {
-        ListPrefix::Nothing => Vec::new(),
-        ListPrefix::KeySlots => objects(gateway, "keys").await?,
-        ListPrefix::Names(kind) => {
-            let all = objects(gateway, &format!("refs/{}", kind.as_str())).await?;
-            let mut allowed = std::collections::HashMap::new();
-            let mut listed = Vec::new();
-            for object in all {
-                let Some(key) = RefKey::parse(settings, &object.key) else { continue };
-                let right = match allowed.get(&key.row) {
-                    Some(right) => *right,
-                    None => {
-                        let right =
-                            client.right_on_row(gateway, *kind, &key.row, Some(&key)).await?;
-                        allowed.insert(key.row.clone(), right.is_some());
-                        right.is_some()
-                    }
-                };
-                if right {
-                    listed.push(object);
-                }
-            }
-            listed
-        }
-        ListPrefix::Name(kind, row) => {
-            let listed = objects(gateway, &format!("refs/{}/{row}", kind.as_str())).await?;
-            let keys = listed.iter().filter_map(|object| RefKey::parse(settings, &object.key));
-            let newest = keys.filter(|key| key.row == *row).max_by_key(|key| key.sequence);
-            let right = match (&newest, kind) {
-                (None, _) => None,
-                (Some(newest), kind) => {
-                    client.right_on_row(gateway, *kind, row, Some(newest)).await?
-                }
-            };
-            if right.is_some() { listed } else { Vec::new() }
-        }
-    };
-    json(&listed)
-}
-
-async fn objects(gateway: &Gateway, prefix: &str) -> Result<Vec<ListedObject>> {
-    let path = Path::from(prefix);
-    let object = |meta: ObjectMeta| ListedObject {
-        key: meta.location.to_string(),
-        size: meta.size,
-        modified: meta.last_modified.timestamp_millis(),
-    };
-    let listed = gateway.backend().list(Some(&path)).map_ok(object).take(MOST_LISTED + 1);
-    let listed: Vec<_> = listed.try_collect().await.map_err(backend_error)?;
-    match listed.len() > MOST_LISTED {
-        true => Err(Error::unsupported("the store has more names than a listing can show")),
-        false => Ok(listed),
     }
 }
