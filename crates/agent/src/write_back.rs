@@ -262,7 +262,7 @@ impl WriteBack {
             rate => usize::try_from(rate.saturating_mul(PACK_SECONDS)).unwrap_or(PACK).min(PACK),
         };
         let pace = Some(Arc::clone(&self.uplink) as Arc<dyn UploadPace>);
-        let plan = UploadPlan { pack_bytes, at_once: AT_ONCE, pace, journal: None };
+        let plan = UploadPlan { pack_bytes, at_once: AT_ONCE, pace, ..UploadPlan::default() };
         let total = self.progress.lock().behind_bytes;
         let begun = Instant::now();
         let publishing = disk.write_back(plan, &*self.uplink);

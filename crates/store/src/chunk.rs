@@ -131,7 +131,17 @@ fn with_context<T>(work: impl FnOnce(&mut Context) -> T) -> T {
 /// # Errors
 /// [`Internal`](block::ErrorKind::Internal) when the compression or the cipher fails.
 pub fn encode(settings: &Settings, id: &ChunkId, plain: Bytes) -> Result<(Encoding, Bytes)> {
-    let packed = compress(&plain, settings.compression_level())?;
+    encode_at(settings, settings.compression_level(), id, plain)
+}
+
+/// The same at another level of zstd than the store's.
+pub(crate) fn encode_at(
+    settings: &Settings,
+    level: i32,
+    id: &ChunkId,
+    plain: Bytes,
+) -> Result<(Encoding, Bytes)> {
+    let packed = compress(&plain, level)?;
     let Some(sealer) = settings.sealer() else {
         return Ok(match packed {
             Some(packed) => (Encoding::Zstd, packed.into()),

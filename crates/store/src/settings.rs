@@ -118,6 +118,9 @@ impl Locked {
     }
 }
 
+/// The highest level of zstd that is used.
+pub(crate) const HIGHEST_LEVEL: i32 = 19;
+
 impl Settings {
     /// The compression level of zstd unless told otherwise: level 3 takes a fifth more time and makes
     /// a system's image 1 % smaller.
@@ -274,10 +277,10 @@ fn fresh(entropy: &dyn Entropy) -> Result<Zeroizing<[u8; 32]>> {
 }
 
 fn check_level(level: i32) -> Result<()> {
-    if (1..=19).contains(&level) {
+    if (1..=HIGHEST_LEVEL).contains(&level) {
         return Ok(());
     }
-    Err(Error::invalid(format!("compression level {level} is not valid: use 1 to 19")))
+    Err(Error::invalid(format!("compression level {level} is not valid: use 1 to {HIGHEST_LEVEL}")))
 }
 
 // The key must not reach a log.

@@ -1,7 +1,7 @@
 //! How what an import stores goes up: in packs of which size, how many at a time, at whose pace, and
 //! written down where, so that whoever goes on after a crash sends no chunk again.
 
-use crate::PackId;
+use crate::{PackId, settings};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
@@ -55,12 +55,20 @@ pub struct UploadPlan {
     /// With a journal, only what it names counts as stored already, beside what the base holds: the
     /// indexes of the store's packs are not read. Without one, all of them are.
     pub journal: Option<Arc<dyn UploadJournal>>,
+    /// Chunks are compressed at least at this level of zstd, up to 19; the store's counts where it is higher.
+    pub level: i32,
 }
 
 impl Default for UploadPlan {
-    /// Packs of 8 MiB, four at a time, as fast as they go, and nothing is remembered.
+    /// Packs of 8 MiB, four at a time, as fast as they go, compressed at the store's level, and nothing is remembered.
     fn default() -> Self {
-        Self { pack_bytes: crate::pack::FULL, at_once: AT_ONCE, pace: None, journal: None }
+        Self {
+            pack_bytes: crate::pack::FULL,
+            at_once: AT_ONCE,
+            pace: None,
+            journal: None,
+            level: 0,
+        }
     }
 }
 
@@ -69,6 +77,7 @@ impl UploadPlan {
     pub(crate) fn bounded(mut self) -> Self {
         self.pack_bytes = self.pack_bytes.clamp(64 << 10, crate::pack::FULL);
         self.at_once = self.at_once.max(1);
+        self.level = self.level.min(settings::HIGHEST_LEVEL);
         self
     }
 }

@@ -20,7 +20,7 @@ mod copies;
 const ENTRY: u64 = 56;
 /// What a resume may have to fetch twice of one segment, in bytes.
 const MOST_TWICE: u64 = 8 << 20;
-/// The zstd level by which extents are weighed. They are stored at the store's level.
+/// The zstd level by which extents are weighed. They are stored at that of the upload.
 const WEIGHED_AT: i32 = 1;
 
 /// Memory that does not change while it is saved.

@@ -16,6 +16,9 @@ use store::{Progress, RefKind, ServerId, Session, Store, UploadPlan, sessions};
 
 /// Bytes of chunks that are sent as one pack: what is in flight when the process is killed is sent again.
 const PACK: usize = 2 << 20;
+/// The level of zstd for memory: it makes it 2 to 3 % smaller than a store's usual one, in a tenth more time, which
+/// nobody waits for.
+const LEVEL: i32 = 4;
 
 /// Where a suspension goes up from, and to.
 pub struct UploadTarget<'a> {
@@ -64,7 +67,8 @@ pub async fn upload(
     let server = target.server.to_string();
     let words = [spec.uuid.get(..8), server.get(..8)].map(Option::unwrap_or_default);
     let session = target.store.session(&format!("parcel {}-{}", words[0], words[1])).await?;
-    let session = session.uploading(UploadPlan { pack_bytes: PACK, ..UploadPlan::default() });
+    let plan = UploadPlan { pack_bytes: PACK, level: LEVEL, ..UploadPlan::default() };
+    let session = session.uploading(plan);
     if let Err(error) = sessions::end_predecessors(&session).await {
         tracing::debug!(machine = spec.name, %error, "pins of earlier uploads stay for a day");
     }

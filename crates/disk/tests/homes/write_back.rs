@@ -24,7 +24,7 @@ impl Line {
 
     fn plan(self: &Arc<Self>) -> UploadPlan {
         let pace = Some(Arc::clone(self) as _);
-        UploadPlan { pack_bytes: 64 << 10, at_once: 1, pace, journal: None }
+        UploadPlan { pack_bytes: 64 << 10, at_once: 1, pace, ..UploadPlan::default() }
     }
 
     fn sent(&self) -> u64 {

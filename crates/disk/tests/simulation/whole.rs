@@ -75,7 +75,7 @@ impl Life {
             pack_bytes: 64 << 10,
             at_once: 1 + self.below(2) as usize,
             pace: Some(gate),
-            journal: None,
+            ..UploadPlan::default()
         };
         let done = disk.write_back(plan, &());
         let done = tokio::time::timeout(Duration::from_secs(1), done).await;

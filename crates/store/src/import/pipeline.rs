@@ -19,6 +19,8 @@ const BATCHES: usize = 5;
 pub(crate) struct Pipeline<'a> {
     pub(crate) feed: Feed,
     store: &'a Store,
+    /// Of zstd.
+    level: i32,
     known: Arc<ChunkTable>,
     tasks: JoinSet<(u64, Result<Worked>)>,
     submitted: u64,
@@ -46,6 +48,7 @@ impl<'a> Pipeline<'a> {
         Ok(Self {
             feed: Feed::default(),
             store: session.store(),
+            level: session.plan().level.max(store.settings().compression_level()),
             known: Arc::new(known),
             tasks: JoinSet::new(),
             submitted: 0,
@@ -66,9 +69,11 @@ impl<'a> Pipeline<'a> {
     async fn submit(&mut self) -> Result<()> {
         let batch = self.feed.take();
         let (store, known, number) = (self.store.clone(), Arc::clone(&self.known), self.submitted);
+        let level = self.level;
         self.submitted += 1;
-        self.tasks
-            .spawn(async move { (number, offload(move || work(&store, &known, batch)).await) });
+        self.tasks.spawn(async move {
+            (number, offload(move || work(&store, level, &known, batch)).await)
+        });
         while self.submitted - self.written >= BATCHES as u64 {
             self.collect().await?;
         }
@@ -105,7 +110,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-fn work(store: &Store, known: &ChunkTable, batch: Batch) -> Result<Worked> {
+fn work(store: &Store, level: i32, known: &ChunkTable, batch: Batch) -> Result<Worked> {
     let settings = store.settings();
     let done = batch
         .items
@@ -120,7 +125,7 @@ fn work(store: &Store, known: &ChunkTable, batch: Batch) -> Result<Worked> {
                     let source = match known.find(&id) {
                         Some(at) => ChunkOrigin::Known(at),
                         None => {
-                            let (encoding, stored) = chunk::encode(settings, &id, data)?;
+                            let (encoding, stored) = chunk::encode_at(settings, level, &id, data)?;
                             ChunkOrigin::New(encoding, stored)
                         }
                     };

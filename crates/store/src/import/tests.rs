@@ -1,7 +1,7 @@
 use super::*;
 use crate::chunker::{PAGE, SEGMENT};
 use crate::testing::{self, noise};
-use crate::{Content, Grain, Manifest, Store, verify};
+use crate::{Content, Grain, Manifest, Store, UploadPlan, verify};
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{
@@ -185,6 +185,25 @@ async fn content(backend: &Arc<InMemory>) -> Vec<(String, u64)> {
 
 async fn import_bytes(store: &Store, bytes: &[u8]) -> Imported {
     from_device(&testing::session(store).await, &Memory::from(bytes.to_vec()), &()).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_upload_compresses_at_its_own_level_where_that_is_higher_than_the_stores() {
+    let mut words = Sequence::new(3);
+    let text: Vec<u8> = (0..1 << 18)
+        .flat_map(|_| [b"disk", b"page", b"boot", b"lock"][words.below(4) as usize].to_owned())
+        .collect();
+    let stored = async |level: i32| {
+        let (store, _) = fresh().await;
+        let plan = UploadPlan { level, ..UploadPlan::default() };
+        let session = testing::session(&store).await.uploading(plan);
+        let done = from_device(&session, &Memory::from(text.clone()), &()).await.unwrap();
+        assert_eq!(read_all(&store, &done.manifest).await, text);
+        done.stats.stored_bytes
+    };
+    let (usual, higher) = (stored(0).await, stored(12).await);
+    assert_eq!(stored(1).await, usual, "the store's counts");
+    assert!(higher < usual, "{higher} is not less than {usual}");
 }
 
 #[tokio::test]
