@@ -31,8 +31,9 @@ use tokio::time::{Instant, timeout};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The slowest link over which an object is still written in one attempt, in bytes in a second. An attempt that takes
-/// longer than it may is made again from its first byte, and would never end.
+/// The slowest link over which an object is still written in one attempt, in bytes in a second, where the backend
+/// itself gives up one that stands still. An attempt that takes longer than it may is made again from its first byte,
+/// and would never end.
 const SLOWEST: u64 = 4 << 10;
 /// Removals at the same time.
 const REMOVALS: usize = 10;
@@ -44,7 +45,8 @@ pub struct Patience {
     pub give_up: Duration,
     /// The longest that a read may stand still, and that one listing may take.
     pub read: Duration,
-    /// The longest that one writing attempt may take, beside what its bytes take over the slowest link.
+    /// The longest that one writing attempt may take; where the backend gives up one that stands still, beside what
+    /// its bytes take over the slowest link.
     pub write: Duration,
 }
 
@@ -55,11 +57,6 @@ impl Patience {
     /// Gives up after `give_up`.
     pub const fn lasting(give_up: Duration) -> Self {
         Self { give_up, read: Duration::from_secs(20), write: Duration::from_secs(120) }
-    }
-
-    /// The longest that one attempt to write so many bytes may take.
-    fn writing(&self, bytes: usize) -> Duration {
-        self.write + Duration::from_secs(bytes as u64 / SLOWEST)
     }
 }
 
@@ -133,6 +130,12 @@ impl Patient {
 
     pub(super) fn patience(&self) -> Patience {
         self.patience
+    }
+
+    /// The longest that one attempt to write so many bytes may take: a directory that hangs is to be noticed.
+    fn writing(&self, bytes: usize) -> Duration {
+        let over_a_thin_link = self.batches.as_ref().map_or(0, |_| bytes as u64 / SLOWEST);
+        self.patience.write + Duration::from_secs(over_a_thin_link)
     }
 
     /// A request for something to read is made.
@@ -256,7 +259,7 @@ impl super::layer::ObjectLayer for Patient {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        let limit = self.patience.writing(payload.content_length());
+        let limit = self.writing(payload.content_length());
         self.persist(location.as_ref(), limit, || {
             self.inner.put_opts(location, payload.clone(), opts.clone())
         })
@@ -403,7 +406,7 @@ mod tests {
             StoreCall::Put(_) => StoreFault::Delay(takes),
             _ => StoreFault::None,
         });
-        let patient = Patient::new(Arc::new(thin.clone()), Patience::COMMAND);
+        let patient = Patient::batching(Arc::new(thin.clone()), Patience::COMMAND);
         patient.put(&path, pack.into()).await.unwrap();
         assert_eq!(thin.calls.log().asked, [StoreCall::Put(path.clone())], "it is sent once");
         // What is short is soon found not to get through.
