@@ -22,6 +22,8 @@
 //! | [`twoq`], [`arc`], [`lirs`], [`fbr`] | recency and frequency combined |
 //! | [`s3fifo`], [`sieve`], [`wtinylfu`] | of the last years |
 //! | [`duel`] | LRU or LIRS, whichever does better lately |
+//!
+//! [`sketch`] counts uses for one of them.
 
 pub mod arc;
 pub mod clock;
@@ -40,7 +42,7 @@ mod ratio;
 mod rings;
 pub mod s3fifo;
 pub mod sieve;
-mod sketch;
+pub mod sketch;
 pub(crate) mod slotted;
 #[cfg(test)]
 mod tests;

@@ -145,8 +145,14 @@ pub(crate) fn access<A: Algorithm>(algorithm: &mut A, blocks: usize, id: u32) ->
     if algorithm.len() >= blocks {
         algorithm.evict();
     }
-    algorithm.insert(id, mix(u64::from(id)));
+    algorithm.insert(id, fingerprint(id));
     false
+}
+
+/// The fingerprint of a block.
+#[inline(always)]
+pub(crate) const fn fingerprint(id: u32) -> u64 {
+    mix(id as u64)
 }
 
 #[cfg(test)]

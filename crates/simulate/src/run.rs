@@ -93,7 +93,7 @@ pub fn run(
     distances: bool,
 ) -> Outcome {
     match (policy, blocks) {
-        (_, 0) => count(stream, distances, HitFunction(|_| false)),
+        (_, 0) => run_cache(stream, distances, HitFunction(|_| false)),
         (SimulatedPolicy::Opt, _) => {
             run_opt(&opt::next_references(stream), blocks, stream, distances)
         }
@@ -112,7 +112,7 @@ pub(crate) fn run_opt(
     stream: &ReferenceStream,
     distances: bool,
 ) -> Outcome {
-    count(stream, distances, opt::Opt::new(next, blocks))
+    run_cache(stream, distances, opt::Opt::new(next, blocks))
 }
 
 struct ReferenceCount<'a> {
@@ -125,7 +125,7 @@ impl Visitor for ReferenceCount<'_> {
     type Output = Outcome;
 
     fn visit<A: Algorithm + 'static>(self, algorithm: A) -> Outcome {
-        count(self.stream, self.distances, SimulatedCache { algorithm, blocks: self.blocks })
+        run_cache(self.stream, self.distances, SimulatedCache { algorithm, blocks: self.blocks })
     }
 }
 
@@ -184,13 +184,13 @@ pub fn drive(
     distances: bool,
     access: impl FnMut(u32) -> bool,
 ) -> Outcome {
-    count(stream, distances, HitFunction(access))
+    run_cache(stream, distances, HitFunction(access))
 }
 
 /// A cache that is told the references of a stream, in order.
-trait ReferencedCache {
-    /// What will be referenced next. Looking it up in vain, one after the other and waiting for
-    /// none, brings what is known of it near: what then is done with each of them does wait.
+pub(crate) trait ReferencedCache {
+    /// The next references, [`AHEAD`] of them but at the end. Looking their blocks up in vain, one after the other
+    /// and waiting for none, brings what is known of them near: what then is done with each of them does wait.
     fn announce(&mut self, _: &[u32]) {}
 
     /// The reference at place `at`, to `id`; whether it hits.
@@ -236,7 +236,11 @@ impl<F: FnMut(u32) -> bool> ReferencedCache for HitFunction<F> {
 
 /// Counts what a cache makes of each reference.
 #[inline]
-fn count(stream: &ReferenceStream, distances: bool, mut cache: impl ReferencedCache) -> Outcome {
+pub(crate) fn run_cache(
+    stream: &ReferenceStream,
+    distances: bool,
+    mut cache: impl ReferencedCache,
+) -> Outcome {
     let mut counted = [[0u64; 2]; 2];
     let mut distances = distances.then(|| Distances::new(stream));
     let mut at = 0;

@@ -51,6 +51,22 @@ fn load() -> impl Strategy<Value = ReferenceStream> {
     })
 }
 
+/// Thousands of references to hundreds of blocks: some popular, some in runs, some never again.
+fn long_load() -> impl Strategy<Value = ReferenceStream> {
+    let part = prop_oneof![
+        4 => (0u32..40, 1u32..3),
+        3 => (0u32..700, 1u32..30),
+        1 => (0u32..100_000, 1u32..200),
+    ];
+    let parts = prop::collection::vec((part, 1u32..3), 1..500);
+    parts.prop_map(|parts| {
+        let runs = parts.into_iter().flat_map(|((first, length), times)| {
+            (0..times).flat_map(move |_| first..first + length)
+        });
+        dense(runs.collect())
+    })
+}
+
 fn lru_hits(stream: &ReferenceStream, blocks: usize) -> u64 {
     let mut order = VecDeque::new();
     let mut hits = 0;
@@ -233,6 +249,27 @@ proptest! {
         }
     }
 
+    /// Windows and protected segments of all lengths, and sizes whose sketches differ, with many halvings.
+    #[test]
+    fn many_sizes_of_wtinylfu_are_each_size_by_itself(
+        stream in long_load(), window in 0u32..=100, protected in 0u32..=100,
+        sizes in prop::collection::vec(prop_oneof![1u32..8, 1u32..80, 60u32..600], 5..40),
+        distances: bool,
+    ) {
+        let policy = format!(
+            "wtinylfu:window={},protected={}",
+            f64::from(window) / 100.0,
+            f64::from(protected) / 100.0,
+        );
+        let policy: SimulatedPolicy = policy.parse().unwrap();
+        let together = run_sizes(policy, &sizes, &stream, distances);
+        prop_assert_eq!(together.len(), sizes.len());
+        for (size, together) in sizes.iter().zip(together) {
+            let alone = run(policy, *size, &stream, distances);
+            prop_assert_eq!(together, alone, "{} with {} blocks", policy, size);
+        }
+    }
+
     #[test]
     fn requests_become_the_references_that_the_server_sees(
         requests in requests(), writes: bool, client in prop::option::of(1u32..8),
@@ -263,6 +300,17 @@ proptest! {
         prop_assert_eq!(stream.references().collect::<Vec<_>>(), expected);
         prop_assert_eq!(stream.blocks() as usize, ids.len());
         prop_assert_eq!(stream.requests, requests.len() as u64);
+    }
+}
+
+#[test]
+fn a_stream_of_nothing_has_no_hits_at_any_size() {
+    let stream = ReferenceStream::of_reads(Vec::new());
+    let policies = PolicyKind::all().into_iter().map(SimulatedPolicy::Kind);
+    for policy in policies.chain([SimulatedPolicy::Opt]) {
+        for outcome in run_sizes(policy, &[1, 2, 3, 4, 5, 6], &stream, true) {
+            assert_eq!((outcome.hits, outcome.misses), (0, 0), "{policy}");
+        }
     }
 }
 

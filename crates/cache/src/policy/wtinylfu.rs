@@ -88,11 +88,6 @@ impl WTinyLfu {
         self.protected = self.parameters.protected.of(main) as u32;
     }
 
-    #[inline(always)]
-    fn estimate(&self, id: u32) -> u32 {
-        self.sketch.estimate(self.queues.data(id))
-    }
-
     /// Counts a use. What was used so often at least still was, unless counters were halved.
     #[inline(always)]
     fn count(&mut self, key: SketchKey) {
@@ -104,14 +99,14 @@ impl WTinyLfu {
     /// Whether a candidate was used more often than a victim.
     #[inline(always)]
     fn wins(&mut self, candidate: u32, victim: u32) -> bool {
-        let uses = self.estimate(candidate);
+        let candidate = self.queues.data(candidate);
         let (incumbent, least) = self.incumbent;
-        if incumbent == victim && uses <= least {
+        if incumbent == victim && !self.sketch.exceeds(candidate, least) {
             return false;
         }
-        let least = self.estimate(victim);
+        let least = self.sketch.estimate(self.queues.data(victim));
         self.incumbent = (victim, least);
-        uses > least
+        self.sketch.exceeds(candidate, least)
     }
 
     /// Takes out an id, which may stand for another key next.
@@ -222,7 +217,8 @@ mod tests {
                             let candidate = policy.queues.head(WINDOW).unwrap();
                             let victim = policy.queues.head(PROBATION);
                             let victim = victim.or_else(|| policy.queues.head(PROTECTED)).unwrap();
-                            let wins = policy.estimate(candidate) > policy.estimate(victim);
+                            let uses = |id| policy.sketch.estimate(policy.queues.data(id));
+                            let wins = uses(candidate) > uses(victim);
                             let leaves = if wins { victim } else { candidate };
                             prop_assert_eq!(policy.evict(), Some(leaves));
                         }

@@ -18,6 +18,7 @@
 //! | `arc`, `lfu` | ARC and LFU, over such a log |
 //! | `ring` | FIFO and CLOCK: in order of arrival, each size in a ring of its own |
 //! | `sieve` | SIEVE: likewise, in a log with gaps |
+//! | `wtinylfu` | W-TinyLFU: one size after the other, and only one look into the past |
 
 mod arc;
 mod count;
@@ -26,11 +27,13 @@ mod lru;
 mod recency;
 mod ring;
 mod sieve;
+mod wtinylfu;
 
 use crate::opt;
-use crate::run::{Outcome, SimulatedPolicy, run, run_opt};
+use crate::run::{Outcome, SimulatedPolicy, run, run_cache, run_opt};
 use crate::stream::ReferenceStream;
 use cache::PolicyKind;
+use wtinylfu::TimedWTinyLfu;
 
 /// The most sizes of one pass: a bit of a word for each.
 const MOST: usize = 32;
@@ -98,6 +101,11 @@ fn run_some(
         }
         SimulatedPolicy::Kind(PolicyKind::Sieve) => {
             counts.of(sieve::SieveSizes::new(&rooms, blocks))
+        }
+        SimulatedPolicy::Kind(PolicyKind::WTinyLfu(parameters)) => {
+            let previous = wtinylfu::previous_references(stream);
+            let sized = |room: &u32| TimedWTinyLfu::new(*room, parameters, stream, &previous);
+            rooms.iter().map(|room| run_cache(stream, distances, sized(room))).collect()
         }
         SimulatedPolicy::Opt => {
             let next = opt::next_references(stream);
