@@ -19,6 +19,18 @@ pub struct Initiator {
     pub user: Option<String>,
 }
 
+impl Initiator {
+    /// Which client it is, the same for all its connections, as [`nbd::Peer`] has it: its address, and the user whose
+    /// secret it knows. Two machines with one secret stay two clients.
+    pub fn identity(&self) -> String {
+        let address = self.address.ip();
+        match &self.user {
+            Some(user) => format!("chap:{user}@ip:{address}"),
+            None => format!("ip:{address}"),
+        }
+    }
+}
+
 impl fmt::Display for Initiator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.user {

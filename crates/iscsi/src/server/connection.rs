@@ -103,11 +103,8 @@ pub(super) async fn serve(
     let target = target.to_ascii_lowercase();
     let attach = async {
         let key = SessionKey {
-            client: match &client.user {
-                Some(user) => format!("chap:{user}"),
-                None => client.address.ip().to_string(),
-            },
-            initiator: client.initiator.clone(),
+            client: client.identity(),
+            initiator: client.initiator.to_ascii_lowercase(),
             isid: agreed.isid,
             target: target.clone(),
         };

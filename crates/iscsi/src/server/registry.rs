@@ -23,7 +23,8 @@ pub(super) enum SessionOrder {
     End,
 }
 
-/// Which session it is (RFC 7143, 6.3.5), and of which client: nobody ends a session of another one.
+/// Which session it is (RFC 7143, 6.3.5), and of which client: nobody ends a session of another one. Machines that were
+/// made from one image have one name, one ISID and one CHAP user: their addresses tell them apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
     pub(super) client: String,

@@ -1,5 +1,6 @@
 //! The server under test, devices that wait, and an initiator that sends whatever it is told to.
 
+use crate::chap::Algorithm;
 use crate::codec::request::{CommandPdu, LoginPdu, Manage, Simple};
 use crate::codec::response::Output;
 use crate::codec::{Digests, HEADER, PduCut, RequestPdu, cut, text, u32_at};
@@ -11,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -213,6 +214,20 @@ fn transfer(opcode: u8, first: u32, count: u16) -> [u8; 16] {
     cdb
 }
 
+/// Keys and values as the data of a login.
+fn pairs(keys: &[(&str, &str)]) -> Vec<u8> {
+    let mut data = Vec::new();
+    keys.iter().for_each(|(key, value)| text::push(&mut data, key, value));
+    data
+}
+
+/// Who logs in to the disk, and what else it says first.
+fn introduction(name: &str, keys: &[(&str, &str)]) -> Vec<u8> {
+    let name = format!("iqn.2026-11.test:{name}");
+    let who = [("InitiatorName", name.as_str()), ("TargetName", "iqn.2026-11.io.sojourn:disk")];
+    pairs(&[&who, keys].concat())
+}
+
 /// TEST UNIT READY.
 pub(super) const READY: [u8; 16] = [0; 16];
 
@@ -233,13 +248,21 @@ impl Initiator {
         Self { stream, digests: Digests::default(), input: Vec::new(), cmd_sn: 1, tag: 100 }
     }
 
-    /// A login's only request, by the initiator `name` with the session number `isid`.
-    pub(super) async fn offer(&mut self, name: &str, isid: u8, keys: &[(&str, &str)]) {
+    /// The same from the address 127.0.0.`last`.
+    pub(super) async fn connect_from(rig: &Rig, last: u8) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+        let stream = socket.connect(rig.address).await.unwrap();
+        Self { stream, digests: Digests::default(), input: Vec::new(), cmd_sn: 1, tag: 100 }
+    }
+
+    /// One request of a login, from a stage to the next one, if it is the last of its stage.
+    async fn login_step(&mut self, isid: u8, (stage, next): (u8, Option<u8>), data: &[u8]) {
         let login = LoginPdu {
-            transit: true,
+            transit: next.is_some(),
             more: false,
-            stage: 1,
-            next: 3,
+            stage,
+            next: next.unwrap_or(0),
             version: 0,
             isid: [0x80, 0, 0, 0, 0, isid],
             tsih: 0,
@@ -247,11 +270,31 @@ impl Initiator {
             cid: 0,
             cmd_sn: self.cmd_sn,
         };
-        let mut data = Vec::new();
-        text::push(&mut data, "InitiatorName", format_args!("iqn.2026-11.test:{name}"));
-        text::push(&mut data, "TargetName", "iqn.2026-11.io.sojourn:disk");
-        keys.iter().for_each(|(key, value)| text::push(&mut data, key, value));
-        self.send(RequestPdu::Login(login), &data).await;
+        self.send(RequestPdu::Login(login), data).await;
+    }
+
+    /// Proves by CHAP to know the secret of `user`, and goes on to the last step of the login, whose answer
+    /// [`offered`](Self::offered) takes.
+    pub(super) async fn prove(&mut self, name: &str, isid: u8, (user, secret): (&str, &str)) {
+        let method = introduction(name, &[("AuthMethod", "CHAP")]);
+        self.login_step(isid, (0, Some(1)), &method).await;
+        assert_eq!(self.offered().await, (0, 0));
+        self.login_step(isid, (0, None), &pairs(&[("CHAP_A", "5")])).await;
+        let asked = self.receive().await.expect("a challenge");
+        let asked = text::parse(&asked.data).unwrap();
+        let value = |name: &str| asked.iter().find(|(key, _)| *key == name).unwrap().1;
+        let challenge = text::binary(value("CHAP_C"), 64).unwrap();
+        let id = value("CHAP_I").parse().unwrap();
+        let proof = text::hex(&Algorithm::Md5.answer(id, secret.as_bytes(), &challenge));
+        let shown = pairs(&[("CHAP_N", user), ("CHAP_R", &proof)]);
+        self.login_step(isid, (0, Some(1)), &shown).await;
+        assert_eq!(self.offered().await, (0, 0));
+        self.login_step(isid, (1, Some(3)), &[]).await;
+    }
+
+    /// A login's only request, by the initiator `name` with the session number `isid`.
+    pub(super) async fn offer(&mut self, name: &str, isid: u8, keys: &[(&str, &str)]) {
+        self.login_step(isid, (1, Some(3)), &introduction(name, keys)).await;
         for (key, value) in keys {
             match *key {
                 "HeaderDigest" => self.digests.header = *value == "CRC32C",

@@ -2,6 +2,7 @@
 
 use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::{InitiatorLimits, SessionEnding};
+use block::Memory;
 use std::sync::Arc;
 
 #[tokio::test]
@@ -21,6 +22,31 @@ async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_f
     while old.receive().await.is_some() {}
     assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
     assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
+}
+
+#[tokio::test]
+async fn machines_of_one_image_do_not_end_each_others_sessions() {
+    let secrets = Some("alice:open sesame!!");
+    let disk = Arc::new(Memory::new(super::rig::SIZE));
+    let rig = Rig::of(disk, InitiatorLimits::default(), secrets).await;
+    let alice = ("alice", "open sesame!!");
+    let mut sessions = Vec::new();
+    for address in [1, 2] {
+        let mut machine = Initiator::connect_from(&rig, address).await;
+        machine.prove("golden", 1, alice).await;
+        assert_eq!(machine.offered().await, (0, 0));
+        assert_eq!(machine.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
+        sessions.push(machine);
+    }
+    for machine in &mut sessions {
+        assert_eq!(machine.ask(READY, 0, &[]).await.status(), 0);
+    }
+    // The same machine begins its session anew.
+    let mut again = Initiator::connect_from(&rig, 2).await;
+    again.prove("golden", 1, alice).await;
+    assert_eq!(again.offered().await, (0, 0));
+    assert!(sessions[1].receive().await.is_none());
+    assert_eq!(sessions[0].ask(READY, 0, &[]).await.status(), 0);
 }
 
 #[tokio::test]
