@@ -1,7 +1,7 @@
 //! One connection from its login to its end.
 
 use super::input::PduBuffer;
-use super::registry::{SessionKey, SessionOrder};
+use super::registry::{RegisteredSession, SessionKey, SessionOrder};
 use super::session::{FullFeatureSession, Phase, SessionEnd, WINDOW};
 use super::{Counted, Inner};
 use crate::chap::CHALLENGE;
@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// The longest data segment of a login request, in bytes: that of every connection before it is
 /// negotiated.
@@ -60,7 +61,7 @@ pub(super) async fn serve(
 ) -> Result<()> {
     prepare(inner, &stream).map_err(|e| Error::io("the connection", e))?;
     let mut input = PduBuffer::new();
-    let deadline = tokio::time::Instant::now() + inner.limits.login_deadline;
+    let deadline = Instant::now() + inner.limits.login_deadline;
     let late = || Error::unavailable("the login took too long");
     let mut answering = Answering { tag: 0, isid: [0; 6], counts: Counts::default() };
     let logged_in = {
@@ -87,64 +88,138 @@ pub(super) async fn serve(
         user: agreed.user.clone(),
     };
     let local = stream.local_addr().map_err(|e| Error::io("the connection", e))?;
-    let mut stream = stream_of(stream)?;
-    let SessionType::Normal(target) = &agreed.session else {
-        answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await?;
+    let stream = stream_of(stream)?;
+    let session = agreed.session.clone();
+    let login = FinishedLogin {
+        inner,
+        stream,
+        input,
+        answering,
+        agreed,
+        last: (flags, text),
+        client,
+        local,
+        deadline,
+        stop,
+    };
+    match session {
+        SessionType::Discovery => login.discover().await,
+        SessionType::Normal(target) => login.use_target(&target).await,
+    }
+}
+
+/// A login of which only the last answer is still to be given.
+struct FinishedLogin<'a> {
+    inner: &'a Arc<Inner>,
+    stream: ConnectedSocket,
+    input: PduBuffer,
+    answering: Answering,
+    agreed: Agreed,
+    /// The flags and the text of the last answer.
+    last: (u8, Vec<u8>),
+    client: Initiator,
+    local: SocketAddr,
+    deadline: Instant,
+    stop: watch::Receiver<SessionOrder>,
+}
+
+impl<'a> FinishedLogin<'a> {
+    /// Lets the initiator in.
+    async fn answer(&mut self) -> Result<()> {
+        let (flags, text) = &self.last;
+        let handle = self.inner.registry.handle();
+        self.answering.send(&mut self.stream, *flags, handle, (0, 0), text).await
+    }
+
+    async fn refuse(mut self, refusal: LoginRefusal) -> Result<()> {
+        let peer = self.client.address;
+        refuse(self.inner, &mut self.stream, &mut self.answering, peer, refusal).await
+    }
+
+    /// A session that is told of targets.
+    async fn discover(mut self) -> Result<()> {
+        self.answer().await?;
+        let counts = self.answering.counts;
+        let Self { inner, mut stream, mut input, agreed, client, local, stop, .. } = self;
         let phase = Phase::Discovery;
-        let mut session =
-            FullFeatureSession::new(inner, &agreed, client, local, answering.counts, phase);
-        let ended = session.run(&mut stream, &mut input, stop, None).await;
-        return ended.map(drop);
-    };
-    let Some(export) = name::to_export(target) else {
-        let refusal = LoginRefusal::not_found("no target of this name");
-        return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
-    };
-    let target = target.to_ascii_lowercase();
-    let attach = async {
-        let key = SessionKey {
-            client: client.identity(),
-            initiator: client.initiator.to_ascii_lowercase(),
-            isid: agreed.isid,
-            target: target.clone(),
+        let mut session = FullFeatureSession::new(inner, &agreed, client, local, counts, phase);
+        session.run(&mut stream, &mut input, stop, None).await.map(drop)
+    }
+
+    /// A session that uses a target.
+    async fn use_target(mut self, target: &str) -> Result<()> {
+        let Some(export) = name::to_export(target) else {
+            return self.refuse(LoginRefusal::not_found("no target of this name")).await;
         };
-        let place = inner.registry.take_place(key).await;
-        let attachment = inner.targets.attach(&export, &client).await?;
-        Ok((place, attachment))
-    };
-    let attached = tokio::time::timeout_at(deadline, attach).await.unwrap_or_else(|_| Err(late()));
-    let (place, attachment) = match attached {
-        Ok(attached) => attached,
-        Err(error) => {
-            let refusal = refusal_of(&error);
-            return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
+        let target = target.to_ascii_lowercase();
+        let (place, attachment, unit) = match self.attach(&target, &export).await {
+            Ok(attached) => attached,
+            Err(refusal) => return self.refuse(refusal).await,
+        };
+        let _counted = Counted::new(&self.inner.counts.sessions);
+        tracing::info!(client = %self.client, target, "iSCSI session begins");
+        let nexus = unit.attach(port(&self.agreed), Arc::clone(attachment.device()));
+        drop(unit);
+        let answered = self.answer().await;
+        let counts = self.answering.counts;
+        let Self { inner, mut stream, mut input, agreed, client, local, stop, .. } = self;
+        let (observer, pace) = (attachment.observer(), attachment.pace());
+        let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer, pace };
+        let shown = client.to_string();
+        let mut session = FullFeatureSession::new(inner, &agreed, client, local, counts, phase);
+        let ended = match answered {
+            Ok(()) => session.run(&mut stream, &mut input, stop, Some(place.orders.clone())).await,
+            Err(error) => Err(error),
+        };
+        place.ends();
+        session.settle().await;
+        drop(session);
+        nexus.leave();
+        close(attachment, &ended, &shown, &target).await;
+        drop((nexus, place));
+        ended.map(drop)
+    }
+
+    /// The session's place among others, its use of the export, and the unit behind that.
+    ///
+    /// # Errors
+    /// The answer to the login when there is none.
+    async fn attach(
+        &self,
+        target: &str,
+        export: &str,
+    ) -> std::result::Result<(RegisteredSession<'a>, Box<dyn Attachment>, Arc<Unit>), LoginRefusal>
+    {
+        let inner = self.inner;
+        let late = || LoginRefusal::unavailable("the login took too long");
+        let attach = async {
+            let key = SessionKey {
+                client: self.client.identity(),
+                initiator: self.client.initiator.to_ascii_lowercase(),
+                isid: self.agreed.isid,
+                target: target.to_owned(),
+            };
+            let place = inner.registry.take_place(key, self.stream.watch()).await;
+            let attachment = inner.targets.attach(export, &self.client).await;
+            attachment.map(|attachment| (place, attachment)).map_err(|e| refusal_of(&e))
+        };
+        let attached = tokio::time::timeout_at(self.deadline, attach).await;
+        let (place, attachment) = attached.unwrap_or_else(|_| Err(late()))?;
+        let is_writable = !attachment.device().read_only();
+        let followed = async {
+            if is_writable {
+                place.follow_lost_ones().await;
+            }
+        };
+        if tokio::time::timeout_at(self.deadline, followed).await.is_err() {
+            // The disk is kept for its client, whose older session has it still.
+            attachment.close(SessionEnding::Lost).await;
+            let why = "what the client's older session has begun takes too long";
+            return Err(LoginRefusal::unavailable(why));
         }
-    };
-    let (attachment, unit) = match unit_of(inner, &target, attachment).await {
-        Ok(found) => found,
-        Err(refusal) => return refuse(inner, &mut stream, &mut answering, peer, refusal).await,
-    };
-    let _counted = Counted::new(&inner.counts.sessions);
-    tracing::info!(%client, target, "iSCSI session begins");
-    let port = port(&agreed);
-    let nexus = unit.attach(port, Arc::clone(attachment.device()));
-    drop(unit);
-    let answered = answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await;
-    let (observer, pace) = (attachment.observer(), attachment.pace());
-    let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer, pace };
-    let shown = client.to_string();
-    let mut session =
-        FullFeatureSession::new(inner, &agreed, client, local, answering.counts, phase);
-    let ended = match answered {
-        Ok(()) => session.run(&mut stream, &mut input, stop, Some(place.orders.clone())).await,
-        Err(error) => Err(error),
-    };
-    session.settle().await;
-    drop(session);
-    nexus.leave();
-    close(attachment, &ended, &shown, &target).await;
-    drop((nexus, place));
-    ended.map(drop)
+        let (attachment, unit) = unit_of(inner, target, attachment).await?;
+        Ok((place, attachment, unit))
+    }
 }
 
 /// The unit behind an attachment, which is closed when there is none.

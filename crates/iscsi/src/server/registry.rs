@@ -6,10 +6,11 @@ use crate::scsi::reservations::Reservations;
 use crate::scsi::{ReservationKeeper, Unit};
 use async_trait::async_trait;
 use block::{Error, Result};
+use nbd::server::Watch;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed, Ordering::SeqCst};
 use tokio::sync::watch;
 
 /// What a session is told to do.
@@ -38,6 +39,16 @@ struct SessionHandle {
     number: u64,
     order: watch::Sender<SessionOrder>,
     ended: watch::Receiver<bool>,
+    /// It takes nothing more, and only waits for what it has begun.
+    ending: Arc<AtomicBool>,
+    connection: Watch,
+}
+
+impl SessionHandle {
+    /// Whether its initiator waits for nothing of it any more: what it has begun may still be at the device.
+    fn is_lost(&self) -> bool {
+        self.ending.load(SeqCst) || self.connection.has_hung_up()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -51,9 +62,13 @@ pub(super) struct SessionRegistry {
 }
 
 impl SessionRegistry {
-    /// Ends the session of this key, if there is one, waits for its end, and takes its place. May be
-    /// cancelled.
-    pub(super) async fn take_place(&self, key: SessionKey) -> RegisteredSession<'_> {
+    /// Ends the session of this key, if there is one, waits for its end, and takes its place for the session of
+    /// this connection. May be cancelled.
+    pub(super) async fn take_place(
+        &self,
+        key: SessionKey,
+        connection: Watch,
+    ) -> RegisteredSession<'_> {
         loop {
             let mut ended = {
                 let (count, sessions) = &mut *self.sessions.lock();
@@ -67,12 +82,17 @@ impl SessionRegistry {
                         let (order, orders) = watch::channel(SessionOrder::Go);
                         let (end, ended) = watch::channel(false);
                         let number = *count;
-                        sessions.insert(key.clone(), SessionHandle { number, order, ended });
+                        let ending = Arc::new(AtomicBool::new(false));
+                        let (also_ending, connection) = (Arc::clone(&ending), connection.clone());
+                        let handle =
+                            SessionHandle { number, order, ended, ending: also_ending, connection };
+                        sessions.insert(key.clone(), handle);
                         return RegisteredSession {
                             registry: self,
                             key,
                             number,
                             orders,
+                            ending,
                             _end: end,
                         };
                     }
@@ -132,8 +152,35 @@ pub(super) struct RegisteredSession<'a> {
     number: u64,
     /// What it is told to do.
     pub(super) orders: watch::Receiver<SessionOrder>,
+    ending: Arc<AtomicBool>,
     /// Closed when it has ended.
     _end: watch::Sender<bool>,
+}
+
+impl RegisteredSession<'_> {
+    /// Waits for the end of the older sessions of this client on this target that it has given up, under whatever
+    /// ISID: what they have begun must not land behind what this one writes. Those that it uses side by side with
+    /// this one go on. May be cancelled.
+    pub(super) async fn follow_lost_ones(&self) {
+        let is_followed = |key: &SessionKey, handle: &SessionHandle| {
+            let same = key.client == self.key.client && key.target == self.key.target;
+            same && handle.number < self.number && handle.is_lost()
+        };
+        let lost: Vec<_> = {
+            let (_, sessions) = &*self.registry.sessions.lock();
+            let followed = sessions.iter().filter(|(key, handle)| is_followed(key, handle));
+            followed.map(|(_, handle)| handle.ended.clone()).collect()
+        };
+        for mut ended in lost {
+            // An error says that it has ended, too.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+    }
+
+    /// The session takes nothing more of its initiator.
+    pub(super) fn ends(&self) {
+        self.ending.store(true, SeqCst);
+    }
 }
 
 impl Drop for RegisteredSession<'_> {

@@ -4,6 +4,10 @@ use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::{InitiatorLimits, SessionEnding};
 use block::Memory;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long something is given to happen that must not.
+const MOMENT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_for_its_writes() {
@@ -22,6 +26,56 @@ async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_f
     while old.receive().await.is_some() {}
     assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
     assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
+}
+
+#[tokio::test]
+async fn a_session_of_any_isid_waits_for_the_writes_of_those_that_its_client_has_lost() {
+    let gated = gated_disk();
+    let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
+    let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
+    old.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    drop(old);
+    let mut new = Initiator::connect(&rig).await;
+    new.offer("a", 2, &[]).await;
+    assert!(tokio::time::timeout(MOMENT, new.offered()).await.is_err(), "the write is under way");
+    gated.calls.release(1);
+    assert_eq!(new.offered().await, (0, 0));
+    assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
+    assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
+    // Nothing of the old session lands behind this.
+    gated.calls.release(1);
+    assert_eq!(new.ask(write(0, 1), 0, &[2; 512]).await.status(), 0);
+    assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [2; 512]);
+}
+
+#[tokio::test]
+async fn a_login_behind_writes_that_do_not_end_is_refused_in_time() {
+    let gated = gated_disk();
+    let limits = InitiatorLimits { login_deadline: MOMENT, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::clone(&gated) as _, limits, None).await;
+    let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
+    old.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    drop(old);
+    let mut new = Initiator::connect(&rig).await;
+    new.offer("a", 2, &[]).await;
+    assert_eq!(new.offered().await, (3, 1));
+    gated.calls.release(1);
+    assert_eq!(rig.endings(2).await, [SessionEnding::Lost; 2]);
+    drop(Initiator::log_in(&rig, "a", 2, &[]).await);
+}
+
+#[tokio::test]
+async fn sessions_that_are_used_side_by_side_do_not_wait_for_each_other() {
+    let gated = gated_disk();
+    let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    one.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    let _other = Initiator::log_in(&rig, "a", 2, &[]).await;
+    gated.calls.release(1);
+    assert_eq!(one.receive().await.expect("an answer").status(), 0);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@
 //! take nothing more, whatever comes.
 
 use crate::codec::option::Reinstatement;
-use crate::server::sockets::stream::{Hangup, Watch};
+use crate::server::sockets::stream::Watch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::HashMap;
@@ -110,8 +110,7 @@ impl Attachments {
         let mut by_export = self.by_export();
         let older = by_export.entry(export.to_owned()).or_default();
         let follows = |older: &&Arc<AttachedConnection>| {
-            let hangup = older.watch.as_ref().map_or(Hangup::Nothing, Watch::hangup);
-            older.client == client || hangup != Hangup::Nothing
+            older.client == client || older.watch.as_ref().is_some_and(Watch::has_hung_up)
         };
         let ask = |older: &Arc<AttachedConnection>| {
             if older.is_replaced_by(client, reinstates) {

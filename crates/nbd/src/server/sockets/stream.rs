@@ -187,6 +187,11 @@ impl Watch {
         socket.and_then(|socket| rustix::io::ioctl_fionread(&*socket).ok()).unwrap_or(0)
     }
 
+    /// Whether the peer sends nothing more, also behind bytes that nobody has received yet.
+    pub fn has_hung_up(&self) -> bool {
+        self.hangup() != Hangup::Nothing
+    }
+
     /// What the peer has closed, also behind bytes that nobody has received yet.
     pub(in crate::server) fn hangup(&self) -> Hangup {
         let Some(socket) = self.socket.upgrade() else { return Hangup::Nothing };

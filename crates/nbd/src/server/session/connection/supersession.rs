@@ -12,7 +12,7 @@
 
 use super::{Connection, ConnectionEnd, Receiving};
 use crate::server::admission::attachments::SettleRequest;
-use crate::server::sockets::stream::{Hangup, Watch};
+use crate::server::sockets::stream::Watch;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Context;
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 
     fn has_hung_up(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.hangup() != Hangup::Nothing)
+        self.watch.as_ref().is_some_and(Watch::has_hung_up)
     }
 
     fn unread(&self) -> u64 {
