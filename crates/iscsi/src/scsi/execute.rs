@@ -12,13 +12,26 @@ use block::{Extent, ExtentKind, Span};
 const MOST_EXTENTS: usize = 1024;
 
 impl Nexus {
-    /// Carries out a command with the data that came with it.
-    pub async fn execute(&self, command: Result<Command, Sense>, data: &[u8]) -> CommandOutcome {
+    /// Carries out a command, which came at this [epoch](Self::epoch), with the data that came with it.
+    pub async fn execute(
+        &self,
+        command: Result<Command, Sense>,
+        data: &[u8],
+        epoch: u64,
+    ) -> CommandOutcome {
+        // What is aborted takes no condition that its initiator is to be told of.
+        if self.epoch() != epoch {
+            return CommandOutcome::Aborted;
+        }
         if !matches!(
             command,
             Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
         ) && let Some(sense) = self.attention()
         {
+            if self.epoch() != epoch {
+                self.put_back(sense);
+                return CommandOutcome::Aborted;
+            }
             return sense.into();
         }
         let command = match command {
@@ -65,7 +78,9 @@ impl Nexus {
                 Sense::field(1).into()
             }
             Command::Reserve { .. } => {
-                granted(self.unit.reserve(|all| all.reserve(&self.port)).await)
+                // A reset ends what was reserved before it, and its epoch is there first.
+                let may = || self.epoch() == epoch;
+                granted(self.unit.reserve(|all| may() && all.reserve(&self.port)).await)
             }
             Command::Release { .. } => {
                 granted(self.unit.reserve(|all| all.release(&self.port)).await)
@@ -89,7 +104,7 @@ impl Nexus {
                     Err(Refused::Sense(sense)) => sense.into(),
                 }
             }
-            _ => self.transfer(command, data).await,
+            _ => self.transfer(command, data, epoch).await,
         }
     }
 
@@ -111,7 +126,7 @@ impl Nexus {
     }
 
     /// Whether the reservations allow it.
-    fn may(&self, command: &Command) -> bool {
+    pub(super) fn may(&self, command: &Command) -> bool {
         let access = match command {
             Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. } => {
                 Access::Free

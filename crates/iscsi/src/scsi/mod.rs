@@ -60,6 +60,8 @@ pub enum CommandOutcome {
     Failed(Sense),
     /// The unit is reserved by another initiator.
     Conflict,
+    /// The unit was reset since the command came: it was not carried out, and is not answered.
+    Aborted,
 }
 
 impl From<Sense> for CommandOutcome {

@@ -59,31 +59,48 @@ impl Nexus {
     /// Carries out a write with all its data, if that needs no waiting.
     pub fn try_write(&self, command: &Command, data: &[u8]) -> Option<Span> {
         let Command::Write { blocks, forced: false } = command else { return None };
+        // The share comes first: who reserves or resets the unit waits for it, and is waited for.
+        let _shared = self.unit.changes.try_read().ok()?;
         if !self.is_plain() || self.device.read_only() {
             return None;
         }
-        let _shared = self.unit.changes.try_read().ok()?;
         let span =
             self.transfer_span(*blocks).ok().filter(|span| span.len() == data.len() as u64)?;
         matches!(self.device.try_write(span, data), Ok(Attempt::Done)).then_some(span)
     }
 
-    /// Carries out a command that moves blocks.
-    pub(super) async fn transfer(&self, command: Command, data: &[u8]) -> CommandOutcome {
-        if command.changes() && self.device.read_only() {
+    /// Carries out a command that moves blocks, and came at this epoch.
+    pub(super) async fn transfer(
+        &self,
+        command: Command,
+        data: &[u8],
+        epoch: u64,
+    ) -> CommandOutcome {
+        if !command.changes() {
+            return self.carry_out(command, data).await.into();
+        }
+        if self.device.read_only() {
             return Sense::WRITE_PROTECTED.into();
         }
-        match command {
-            Command::CompareAndWrite { .. } | Command::OrWrite { .. } => {
-                let _alone = self.unit.changes.write().await;
-                self.carry_out(command, data).await.into()
-            }
-            command if command.changes() => {
-                let _shared = self.unit.changes.read().await;
-                self.carry_out(command, data).await.into()
-            }
-            command => self.carry_out(command, data).await.into(),
+        if matches!(command, Command::CompareAndWrite { .. } | Command::OrWrite { .. }) {
+            let _alone = self.unit.changes.write().await;
+            self.change(command, data, epoch).await
+        } else {
+            let _shared = self.unit.changes.read().await;
+            self.change(command, data, epoch).await
         }
+    }
+
+    /// Carries out a command that changes blocks and has its share of the changes, unless the unit was reset or taken
+    /// away while it waited for that: whoever did so was told that nothing changes any more.
+    async fn change(&self, command: Command, data: &[u8], epoch: u64) -> CommandOutcome {
+        if self.epoch() != epoch {
+            return CommandOutcome::Aborted;
+        }
+        if self.unit.is_reserved() && !self.may(&command) {
+            return CommandOutcome::Conflict;
+        }
+        self.carry_out(command, data).await.into()
     }
 
     async fn carry_out(&self, command: Command, data: &[u8]) -> Result<Vec<u8>, Sense> {

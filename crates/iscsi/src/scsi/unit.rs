@@ -5,6 +5,7 @@ use super::identity::Identity;
 use super::reservations::{Notice, Refused, Reservations};
 use async_trait::async_trait;
 use block::{Device, Result};
+use futures::future::{self, BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -73,6 +74,7 @@ impl Unit {
             attentions: Mutex::new(VecDeque::from([Sense::POWER_ON])),
             attention: AtomicBool::new(true),
             resets: Notify::new(),
+            epoch: AtomicU64::new(0),
         });
         let mut nexuses = self.nexuses.lock();
         nexuses.retain(|nexus| nexus.strong_count() > 0);
@@ -138,16 +140,26 @@ impl Unit {
         }
     }
 
-    /// Resets the unit on behalf of `by`: other initiators' commands are aborted and they are told, an
-    /// SPC-2 reservation ends. Ready when nothing that was begun before changes anything any more.
-    pub async fn reset(&self, by: &Nexus) {
-        self.reservations(Reservations::reset);
+    /// Resets the unit on behalf of `by`: all initiators' commands are aborted and the others are told, an
+    /// SPC-2 reservation ends. What comes out is ready when nothing that came before changes anything any more.
+    pub fn reset(&self, by: &Nexus) -> BoxFuture<'static, ()> {
         let nexuses: Vec<_> = self.nexuses.lock().iter().filter_map(Weak::upgrade).collect();
+        // First: what would reserve the unit, or take a condition that is told, is out of date from here on.
+        for nexus in &nexuses {
+            nexus.epoch.fetch_add(1, SeqCst);
+        }
+        self.reservations(Reservations::reset);
         for nexus in nexuses.iter().filter(|nexus| !std::ptr::eq(nexus.as_ref(), by)) {
             nexus.attend(Sense::RESET);
             nexus.resets.notify_one();
         }
-        drop(self.changes.write().await);
+        let changes = Arc::clone(&self.changes);
+        let mut over = async move { drop(changes.write_owned().await) }.boxed();
+        // It stands in line before anybody is told: what comes later does not overtake what is under way.
+        match (&mut over).now_or_never() {
+            Some(()) => future::ready(()).boxed(),
+            None => over,
+        }
     }
 }
 
@@ -174,12 +186,19 @@ pub struct Nexus {
     attention: AtomicBool,
     /// Another initiator reset the unit.
     pub resets: Notify,
+    /// How often the unit was reset.
+    epoch: AtomicU64,
 }
 
 impl Nexus {
     /// How many blocks there are; the rest of the device that is no whole block is left out.
     pub fn blocks(&self) -> u64 {
         self.device.size() / u64::from(self.block)
+    }
+
+    /// How often the unit was reset: a command that came at another epoch than this one is aborted.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(SeqCst)
     }
 
     /// Notes a condition that the initiator is to be told of.
@@ -207,6 +226,12 @@ impl Nexus {
         sense
     }
 
+    /// Notes again, as the oldest one, a condition that was taken and told to nobody.
+    pub(super) fn put_back(&self, sense: Sense) {
+        self.attentions.lock().push_front(sense);
+        self.attention.store(true, SeqCst);
+    }
+
     /// Whether a command may use the fast path: nobody has anything to be told, or reserved anything.
     pub(super) fn is_plain(&self) -> bool {
         let same = self.size.load(Relaxed) == self.device.size();
@@ -224,5 +249,81 @@ impl Nexus {
 impl std::fmt::Debug for Nexus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Nexus").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scsi::{Command, CommandOutcome};
+    use block::{Memory, Span};
+
+    struct Nowhere;
+
+    #[async_trait]
+    impl ReservationKeeper for Nowhere {
+        async fn keep(&self, _: Option<&str>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A unit and two initiators, who were told that they are new.
+    fn two() -> (Arc<Unit>, [Arc<Nexus>; 2]) {
+        let identity = Identity::new("disk 1", "target");
+        let unit = Unit::new(identity, Reservations::default(), Box::new(Nowhere));
+        let device: Arc<dyn Device> = Arc::new(Memory::new(1 << 20));
+        let nexuses = ["one", "other"].map(|port| unit.attach(port.into(), Arc::clone(&device)));
+        for nexus in &nexuses {
+            let _ = nexus.attention();
+        }
+        (unit, nexuses)
+    }
+
+    fn write() -> std::result::Result<Command, Sense> {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[8]) = (0x2a, 1);
+        Command::decode(&cdb)
+    }
+
+    async fn is_blank(nexus: &Nexus) -> bool {
+        let mut block = [0; 512];
+        nexus.device.read(Span::between(0, 512), &mut block).await.unwrap();
+        block == [0; 512]
+    }
+
+    #[tokio::test]
+    async fn a_write_that_waited_for_its_turn_while_the_unit_was_reset_is_not_carried_out() {
+        let (unit, [one, other]) = two();
+        let turn = unit.changes.write().await;
+        let epoch = other.epoch();
+        let (begun, queued) =
+            (other.execute(write(), &[1; 512], epoch), other.execute(write(), &[1; 512], epoch));
+        let mut begun = Box::pin(begun);
+        assert!((&mut begun).now_or_never().is_none());
+        let over = unit.reset(&one);
+        drop(turn);
+        let (begun, ()) = futures::join!(begun, over);
+        // It is over: neither what waited nor what was not begun yet changes anything.
+        for outcome in [begun, queued.await] {
+            assert!(matches!(outcome, CommandOutcome::Aborted), "{outcome:?}");
+        }
+        assert!(is_blank(&other).await);
+        assert_eq!(other.attention(), Some(Sense::RESET), "nobody else was told");
+        assert_eq!(one.attention(), None);
+        let again = other.execute(write(), &[1; 512], other.epoch()).await;
+        assert!(matches!(again, CommandOutcome::Good(_)), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_waited_for_its_turn_while_the_unit_was_taken_away_is_a_conflict() {
+        let (unit, [_, other]) = two();
+        let turn = unit.changes.write().await;
+        let mut begun = Box::pin(other.execute(write(), &[1; 512], other.epoch()));
+        assert!((&mut begun).now_or_never().is_none());
+        assert!(unit.reservations(|all| all.reserve("one")));
+        drop(turn);
+        let outcome = begun.await;
+        assert!(matches!(outcome, CommandOutcome::Conflict), "{outcome:?}");
+        assert!(is_blank(&other).await);
     }
 }

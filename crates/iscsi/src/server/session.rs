@@ -8,7 +8,7 @@ mod observed;
 use super::Inner;
 use super::busy_poll::BusyPolling;
 use super::input::PduBuffer;
-use super::tasks::{Task, TaskStep};
+use super::tasks::{Arrival, Task, TaskStep};
 use super::text::Answers;
 use crate::codec::request::{CommandPdu, DataOut, Simple};
 use crate::codec::response::{self, Counts, Output, Residual};
@@ -23,7 +23,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use management::Aborting;
 use nbd::server::ClientPace;
 use observed::{span, tell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,6 +40,9 @@ const SEGMENT: usize = RECEIVE as usize;
 const IN_FLIGHT: usize = 16 << 20;
 /// Bytes on their way to the initiator beyond which nothing more is taken from it.
 const UNSENT: usize = 4 << 20;
+
+/// The task attribute of a command that all older ones go before and all newer ones behind (SAM-5, 8.6).
+const ORDERED: u8 = 2;
 
 /// Why a PDU is rejected (RFC 7143, 11.17.1).
 mod reason {
@@ -80,6 +83,7 @@ pub(super) enum SessionEnd {
 
 /// A command that is carried out.
 struct RunningCommand {
+    came: Arrival,
     wire: CommandPdu,
     command: std::result::Result<Command, Sense>,
     began: Instant,
@@ -89,11 +93,14 @@ struct RunningCommand {
     asked: usize,
     /// Nobody waits for the answer any more.
     aborted: bool,
+    /// It takes a place of the window, or of those outside of it.
+    placed: bool,
 }
 
 /// What was waited for.
 enum SessionEvent {
-    Command(u32, CommandOutcome),
+    /// A command, by its tag and its number, has ended.
+    Command(u32, u64, CommandOutcome),
     /// The unit was reset, for the request of this tag.
     Reset(u32),
 }
@@ -110,16 +117,23 @@ pub(super) struct FullFeatureSession<'a> {
     /// Commands that take a place of the window, and others.
     windowed: u32,
     immediate: usize,
+    next_number: u64,
+    /// The resets up to this one were heeded.
+    epoch: u64,
     collecting: HashMap<u32, Task>,
-    /// The ones that wait for room to ask for data.
-    asking: VecDeque<u32>,
+    /// The ones that wait for room to ask for their first data, by their numbers.
+    asking: BTreeMap<u64, u32>,
     asked_bytes: usize,
     next_transfer: u32,
+    /// What may be begun, oldest first.
     queue: VecDeque<Task>,
     running: HashMap<u32, RunningCommand>,
+    /// Those that a reset aborted while they were under way, by their numbers: their tags may be used again.
+    abandoned: HashMap<u64, RunningCommand>,
+    /// What both of these hold of [`IN_FLIGHT`].
     running_bytes: usize,
-    /// An ordered command is carried out: nothing else may be.
-    ordered: bool,
+    /// The numbers of the ordered commands that are not over.
+    ordered: BTreeSet<u64>,
     futures: FuturesUnordered<BoxFuture<'static, SessionEvent>>,
     aborting: Vec<Aborting>,
     answers: Answers,
@@ -139,6 +153,10 @@ impl<'a> FullFeatureSession<'a> {
             crate::login::SessionType::Normal(target) => Some(target.clone()),
             crate::login::SessionType::Discovery => None,
         };
+        let epoch = match &phase {
+            Phase::Normal { nexus, .. } => nexus.epoch(),
+            Phase::Discovery => 0,
+        };
         Self {
             inner,
             phase,
@@ -149,14 +167,17 @@ impl<'a> FullFeatureSession<'a> {
             exp_cmd_sn: counts.exp_cmd_sn,
             windowed: 0,
             immediate: 0,
+            next_number: 0,
+            epoch,
             collecting: HashMap::new(),
-            asking: VecDeque::new(),
+            asking: BTreeMap::new(),
             asked_bytes: 0,
             next_transfer: 0,
             queue: VecDeque::new(),
             running: HashMap::new(),
+            abandoned: HashMap::new(),
             running_bytes: 0,
-            ordered: false,
+            ordered: BTreeSet::new(),
             futures: FuturesUnordered::new(),
             aborting: Vec::new(),
             answers: Answers::new(client, local, target),
@@ -320,64 +341,87 @@ impl<'a> FullFeatureSession<'a> {
         if self.at_once(&wire, &command, pdu.data) {
             return;
         }
+        let Phase::Normal { nexus, .. } = &self.phase else { return };
+        let (block, epoch) = (nexus.block, nexus.epoch());
         match wire.immediate {
             true => self.immediate += 1,
             false => self.windowed += 1,
         }
-        let Phase::Normal { nexus, .. } = &self.phase else { return };
+        let came = Arrival { number: self.next_number, epoch };
+        self.next_number += 1;
+        if wire.attribute == ORDERED {
+            self.ordered.insert(came.number);
+        }
         self.inner.counts.written_bytes.fetch_add(pdu.data.len() as u64, Relaxed);
-        let task = Task::new(wire, command, nexus.block, pdu.data, &self.agreed);
+        let task = Task::new(came, wire, command, block, pdu.data, &self.agreed);
         self.advance(task);
     }
 
     /// Goes on with a task whose data came or did not.
     fn advance(&mut self, mut task: Task) {
+        let (tag, number) = (task.wire.tag, task.came.number);
         match task.next() {
             TaskStep::Ready => {
                 if task.failed().is_some() {
                     task.data = Vec::new();
                 }
-                self.queue.push_back(task);
+                let older = self.queue.iter().rposition(|queued| queued.came.number < number);
+                self.queue.insert(older.map_or(0, |at| at + 1), task);
             }
             TaskStep::Wait => {
-                self.collecting.insert(task.wire.tag, task);
+                self.collecting.insert(tag, task);
+            }
+            TaskStep::Ask if task.asks_first() => {
+                self.asking.insert(number, tag);
+                self.collecting.insert(tag, task);
+                self.ask();
             }
             TaskStep::Ask => {
-                self.asking.push_back(task.wire.tag);
-                self.collecting.insert(task.wire.tag, task);
-                self.ask();
+                // Once a task was let in, all of its data is: behind one that waits for room it might wait for ever.
+                self.request(&mut task);
+                self.collecting.insert(tag, task);
             }
         }
     }
 
-    /// Asks for data, for as many tasks as there is room for.
+    /// Asks for data, for as many tasks as there is room for, the oldest first.
     fn ask(&mut self) {
-        while let Some(tag) = self.asking.front().copied() {
-            let Some(task) = self.collecting.get_mut(&tag) else {
-                self.asking.pop_front();
-                continue;
-            };
-            // Once a task was let in, all of its data is.
-            let whole = task.want as usize;
-            let fresh = task.asks_first();
-            if fresh && self.asked_bytes > 0 && self.asked_bytes + whole > IN_FLIGHT {
+        while let Some((number, tag)) = self.asking.first_key_value().map(|(n, tag)| (*n, *tag)) {
+            let whole = self.collecting.get(&tag).map_or(0, |task| task.want as usize);
+            let is_full = self.asked_bytes > 0 && self.asked_bytes + whole > IN_FLIGHT;
+            if is_full && !self.is_waited_for(number) {
                 return;
             }
-            if fresh {
-                self.asked_bytes += whole;
-                task.holds = whole;
-            }
-            self.asking.pop_front();
-            let transfer = task.ask(self.next_transfer, &self.agreed);
-            let (lun, length) = (task.wire.lun, transfer.end - transfer.offset);
-            self.next_transfer =
-                if self.next_transfer == NO_TAG - 1 { 0 } else { self.next_transfer + 1 };
-            let counts = self.look();
-            let (number, offset) = (transfer.number, transfer.offset);
-            let header =
-                response::ready_to_transfer(lun, tag, transfer.tag, number, offset, length, counts);
-            self.output.put(header, &[]);
+            self.asking.remove(&number);
+            let Some(mut task) = self.collecting.remove(&tag) else { continue };
+            self.asked_bytes += whole;
+            task.holds = whole;
+            self.request(&mut task);
+            self.collecting.insert(tag, task);
         }
+    }
+
+    /// Whether all that holds room waits for this command, as newer ones do for an ordered one, and that for older
+    /// ones: then it is let in beyond the bound, alone.
+    fn is_waited_for(&self, number: u64) -> bool {
+        !self.ordered.is_empty()
+            && self.running.is_empty()
+            && self.abandoned.is_empty()
+            && self.queue.front().is_none_or(|first| first.came.number > number)
+            && self.collecting.values().all(|task| task.came.number >= number)
+    }
+
+    /// Asks for the next data of a task.
+    fn request(&mut self, task: &mut Task) {
+        let transfer = task.ask(self.next_transfer, &self.agreed);
+        let (lun, tag, length) = (task.wire.lun, task.wire.tag, transfer.end - transfer.offset);
+        self.next_transfer =
+            if self.next_transfer == NO_TAG - 1 { 0 } else { self.next_transfer + 1 };
+        let counts = self.look();
+        let (number, offset) = (transfer.number, transfer.offset);
+        let header =
+            response::ready_to_transfer(lun, tag, transfer.tag, number, offset, length, counts);
+        self.output.put(header, &[]);
     }
 
     fn data_out(&mut self, header: &DataOut, data: &[u8]) {
@@ -392,15 +436,15 @@ impl<'a> FullFeatureSession<'a> {
     /// not held back.
     fn start(&mut self) -> Option<Duration> {
         while let Some(task) = self.queue.front() {
-            let ordered = task.wire.attribute == 2;
-            if self.ordered || ordered && !self.running.is_empty() {
+            if !self.may_begin(task.came.number) {
                 return None;
             }
             let Phase::Normal { nexus, .. } = &self.phase else { return None };
             let given = task.command().map_or(0, |command| command.data_in(nexus.block));
             let given = usize::try_from(given.min(IN_FLIGHT as u64)).unwrap_or(IN_FLIGHT);
             let held = self.running_bytes + self.output.unsent().len();
-            if !self.running.is_empty() && held + given > IN_FLIGHT {
+            let alone = self.running.is_empty() && self.abandoned.is_empty();
+            if !alone && held + given > IN_FLIGHT {
                 return None;
             }
             if let Some(wait) = self.held_back() {
@@ -410,23 +454,30 @@ impl<'a> FullFeatureSession<'a> {
             self.charge(read as u64 + task.data.len() as u64);
             let nexus = Arc::clone(nexus);
             let task = self.queue.pop_front()?;
-            self.ordered = ordered;
             self.running_bytes += given;
-            let (command, wire, tag) = (task.command(), task.wire, task.wire.tag);
-            let (began, holds) = (Instant::now(), given);
-            let asked = task.holds;
-            let running = RunningCommand { wire, command, began, holds, asked, aborted: false };
+            let (command, wire, came) = (task.command(), task.wire, task.came);
+            let tag = wire.tag;
+            let running = RunningCommand {
+                came,
+                wire,
+                command,
+                began: Instant::now(),
+                holds: given,
+                asked: task.holds,
+                aborted: false,
+                placed: true,
+            };
             self.running.insert(tag, running);
             let data = task.data;
             let first = is_first(&wire.lun);
             self.futures.push(
                 async move {
                     let outcome = if first {
-                        nexus.execute(command, &data).await
+                        nexus.execute(command, &data, came.epoch).await
                     } else {
                         Nexus::absent(command)
                     };
-                    SessionEvent::Command(tag, outcome)
+                    SessionEvent::Command(tag, came.number, outcome)
                 }
                 .boxed(),
             );
@@ -434,39 +485,62 @@ impl<'a> FullFeatureSession<'a> {
         None
     }
 
-    fn done(&mut self, done: SessionEvent) {
-        match done {
-            SessionEvent::Reset(tag) => self.managed(tag, 0),
-            SessionEvent::Command(tag, outcome) => {
-                let Some(running) = self.running.remove(&tag) else { return };
-                self.release(&running.wire, running.asked);
-                self.running_bytes -= running.holds;
-                self.ordered = false;
-                if running.aborted {
-                    let mut ready = Vec::new();
-                    self.aborting.retain_mut(|aborting| {
-                        aborting.waits.retain(|wait| *wait != tag);
-                        if aborting.waits.is_empty() {
-                            ready.push(aborting.tag);
-                        }
-                        !aborting.waits.is_empty()
-                    });
-                    ready.into_iter().for_each(|tag| self.managed(tag, 0));
-                } else {
-                    self.answer(&running, outcome);
-                }
-                self.ask();
+    /// Whether the ordered commands that are not over let this one begin, which is the oldest of the queue.
+    fn may_begin(&self, number: u64) -> bool {
+        match self.ordered.first() {
+            Some(first) if *first == number => {
+                // Older ones may wait for their data still.
+                self.running.is_empty()
+                    && self.collecting.values().all(|task| task.came.number > number)
             }
+            Some(first) => number < *first,
+            None => true,
         }
     }
 
-    /// Gives back what a task held of the window, and of the data that is asked for.
-    fn release(&mut self, wire: &CommandPdu, asked: usize) {
+    fn done(&mut self, done: SessionEvent) {
+        let (tag, number, outcome) = match done {
+            SessionEvent::Reset(tag) => return self.managed(tag, 0),
+            SessionEvent::Command(tag, number, outcome) => (tag, number, outcome),
+        };
+        let running = match self.running.get(&tag) {
+            Some(running) if running.came.number == number => self.running.remove(&tag),
+            _ => self.abandoned.remove(&number),
+        };
+        let Some(running) = running else { return };
+        if running.placed {
+            self.free_place(&running.wire);
+        }
+        self.asked_bytes -= running.asked;
+        self.running_bytes -= running.holds;
+        self.ordered.remove(&number);
+        if running.aborted {
+            self.note_aborted(number);
+        } else if !self.is_stale(running.came) {
+            self.answer(&running, outcome);
+        }
+        self.ask();
+    }
+
+    /// Whether the unit was reset since a command came, which nobody waits for then.
+    fn is_stale(&self, came: Arrival) -> bool {
+        matches!(&self.phase, Phase::Normal { nexus, .. } if nexus.epoch() != came.epoch)
+    }
+
+    /// Gives back what a task that was not begun held.
+    fn release(&mut self, task: &Task) {
+        self.free_place(&task.wire);
+        self.asked_bytes -= task.holds;
+        self.asking.remove(&task.came.number);
+        self.ordered.remove(&task.came.number);
+    }
+
+    /// Gives back the place of a command.
+    fn free_place(&mut self, wire: &CommandPdu) {
         match wire.immediate {
             true => self.immediate -= 1,
             false => self.windowed -= 1,
         }
-        self.asked_bytes -= asked;
     }
 
     fn answer(&mut self, running: &RunningCommand, outcome: CommandOutcome) {
@@ -512,6 +586,7 @@ impl<'a> FullFeatureSession<'a> {
             CommandOutcome::Conflict => {
                 self.status(tag, Status::ReservationConflict, Residual::None, &[]);
             }
+            CommandOutcome::Aborted => {}
         }
     }
 

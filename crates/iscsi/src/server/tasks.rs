@@ -7,9 +7,19 @@ use crate::login::Parameters;
 use crate::scsi::identity::TRANSFER;
 use crate::scsi::{Command, Sense};
 
+/// Which of the commands of its session it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// How many came before; a tag may be that of another one later, and this is not.
+    pub(super) number: u64,
+    /// What the [epoch](crate::scsi::Nexus::epoch) was then.
+    pub(super) epoch: u64,
+}
+
 /// A command and what came with it.
 #[derive(Debug)]
 pub(super) struct Task {
+    pub(super) came: Arrival,
     /// The PDU as it came.
     pub(super) wire: CommandPdu,
     /// What it is.
@@ -54,6 +64,7 @@ pub(super) enum TaskStep {
 impl Task {
     /// A command with its immediate data.
     pub(super) fn new(
+        came: Arrival,
         wire: CommandPdu,
         command: Result<Command, Sense>,
         block: u32,
@@ -72,6 +83,7 @@ impl Task {
         }
         let unsolicited = wire.writes && !wire.last;
         let mut task = Self {
+            came,
             wire,
             command,
             data: Vec::new(),
@@ -204,7 +216,8 @@ mod tests {
     }
 
     fn task(wire: CommandPdu, immediate: &[u8], agreed: &Parameters) -> Task {
-        Task::new(wire, Command::decode(&wire.cdb), 512, immediate, agreed)
+        let came = Arrival { number: 1, epoch: 0 };
+        Task::new(came, wire, Command::decode(&wire.cdb), 512, immediate, agreed)
     }
 
     fn piece(transfer: u32, data_sn: u32, offset: u32, last: bool) -> DataOut {

@@ -25,7 +25,7 @@ impl FullFeatureSession<'_> {
         let (Phase::Normal { nexus, observer, .. }, Ok(command)) = (&self.phase, command) else {
             return false;
         };
-        let simple = !self.ordered && self.queue.is_empty() && wire.attribute <= 1;
+        let simple = self.ordered.is_empty() && self.queue.is_empty() && wire.attribute <= 1;
         if !simple || !is_first(&wire.lun) || self.held_back().is_some() {
             return false;
         }

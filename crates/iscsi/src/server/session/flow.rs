@@ -55,6 +55,7 @@ impl FullFeatureSession<'_> {
         let mut leaving = false;
         let mut looking = BusyPolling::new(self.inner, stream.watch());
         loop {
+            self.heed_resets();
             let all_taken = match self.take(input, &mut looking).await {
                 Ok(all_taken) => all_taken,
                 Err(error) => {
@@ -91,6 +92,7 @@ impl FullFeatureSession<'_> {
             });
             tokio::select! {
                 biased;
+                () = &mut reset_by_others => reset_by_others.set(reset()),
                 Some(done) = futures.next(), if !futures.is_empty() => {
                     self.done(done);
                     while let Some(Some(done)) = self.futures.next().now_or_never() {
@@ -110,10 +112,6 @@ impl FullFeatureSession<'_> {
                 }
                 () = &mut patience, if leaving => return Ok(SessionEnd::Stopped),
                 () = &mut pause, if held_back.is_some() => {}
-                () = &mut reset_by_others => {
-                    let _ = self.abort(|_, _| true);
-                    reset_by_others.set(reset());
-                }
                 moved = moved => match moved.map_err(broken)? {
                     SocketStep::Received(0) if leaving => return Ok(SessionEnd::Stopped),
                     SocketStep::Received(0) => return Ok(SessionEnd::Closed),

@@ -1,9 +1,12 @@
 //! Task management, and the data of commands.
 
-use super::rig::{Gated, Initiator, READY, Rig, await_writes, gated_disk, read, write};
+use super::rig::{
+    Answer, Gated, Initiator, READY, Rig, SIZE, await_writes, gated_disk, read, write,
+};
 use crate::InitiatorLimits;
 use crate::codec::request::DataOut;
 use crate::codec::{NO_TAG, RequestPdu, u32_at};
+use block::{Fault, Memory, Operation, ScriptedDevice};
 use std::sync::Arc;
 
 const ABORT_TASK: u8 = 1;
@@ -167,4 +170,197 @@ async fn reads_of_more_than_is_sent_at_a_time_are_all_answered() {
         let answer = initiator.receive().await.expect("an answer");
         assert_eq!((answer.tag(), answer.data.len()), (tag, 512 * 512));
     }
+}
+
+/// The whole disk, as blocks and as bytes.
+const ALL: (u16, u32) = ((SIZE / 512) as u16, SIZE as u32);
+
+/// Begins a write of the whole disk, whose data is to be asked for, with this task attribute; its tag.
+async fn begin_large(initiator: &mut Initiator, attribute: u8) -> u32 {
+    let mut command = initiator.command(write(0, ALL.0), 0, &[]);
+    (command.writes, command.expected, command.attribute) = (true, ALL.1, attribute);
+    initiator.send(RequestPdu::Command(command), &[]).await;
+    command.tag
+}
+
+/// Sends the data that a request to transfer asks for.
+async fn transfer(initiator: &mut Initiator, asks: &Answer) {
+    assert_eq!(asks.opcode(), 0x31);
+    let (tag, transfer) = (asks.tag(), u32_at(&asks.header, 20));
+    let (mut offset, length) = (u32_at(&asks.header, 40), u32_at(&asks.header, 44));
+    let end = offset + length;
+    let mut data_sn = 0;
+    while offset < end {
+        let piece = (end - offset).min(256 << 10);
+        let header = DataOut { last: offset + piece == end, tag, transfer, data_sn, offset };
+        initiator.send(RequestPdu::DataOut(header), &vec![7; piece as usize]).await;
+        (offset, data_sn) = (offset + piece, data_sn + 1);
+    }
+}
+
+/// Sends what is asked for until so many commands are done; their tags.
+async fn finish(initiator: &mut Initiator, count: usize) -> Vec<u32> {
+    let mut done = Vec::new();
+    while done.len() < count {
+        let answer = initiator.receive().await.expect("an answer");
+        if answer.opcode() == 0x31 {
+            transfer(initiator, &answer).await;
+        } else {
+            assert_eq!((answer.opcode(), answer.status()), (0x21, 0));
+            done.push(answer.tag());
+        }
+    }
+    done
+}
+
+const NOTHING_UNASKED: [(&str, &str); 3] =
+    [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("MaxBurstLength", "1048576")];
+
+#[tokio::test]
+async fn writes_of_many_bursts_do_not_wait_for_one_that_waits_for_room() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &NOTHING_UNASKED).await;
+    // Four have all the room that there is, and a burst of it each.
+    for _ in 0..5 {
+        begin_large(&mut initiator, 1).await;
+    }
+    assert_eq!(finish(&mut initiator, 5).await.len(), 5);
+}
+
+#[tokio::test]
+async fn an_ordered_command_waits_for_older_ones_whose_data_is_to_come_and_newer_ones_for_it() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut older = initiator.command(write(0, 8), 0, &[1; 4096]);
+    older.expected = 4096;
+    initiator.send(RequestPdu::Command(older), &[1; 512]).await;
+    let asks = initiator.receive().await.expect("a request to transfer");
+    let mut ordered = initiator.command(write(0, 1), 0, &[2; 512]);
+    ordered.attribute = 2;
+    initiator.send(RequestPdu::Command(ordered), &[2; 512]).await;
+    let newer = initiator.begin(write(0, 1), 0, &[3; 512]).await;
+    let ping = initiator.ping().await;
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), ping, "all of them wait");
+    transfer(&mut initiator, &asks).await;
+    for tag in [older.tag, ordered.tag, newer] {
+        let answer = initiator.receive().await.expect("an answer");
+        assert_eq!((answer.tag(), answer.status()), (tag, 0));
+    }
+    assert_eq!(initiator.ask(read(0, 1), 512, &[]).await.data, [3; 512]);
+}
+
+#[tokio::test]
+async fn newer_commands_wait_for_an_ordered_one_whose_data_is_to_come() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &NOTHING_UNASKED).await;
+    let ordered = begin_large(&mut initiator, 2).await;
+    let newer = initiator.begin(read(0, 1), 512, &[]).await;
+    assert_eq!(finish(&mut initiator, 1).await, [ordered]);
+    let answer = initiator.receive().await.expect("an answer");
+    assert_eq!((answer.tag(), answer.data), (newer, vec![7; 512]));
+}
+
+#[tokio::test]
+async fn commands_that_wait_for_an_older_one_leave_it_room_for_its_data() {
+    let rig = Rig::new().await;
+    let keys = [("InitialR2T", "No"), ("ImmediateData", "No"), ("FirstBurstLength", "65536")];
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &keys).await;
+    let mut older = initiator.command(write(0, ALL.0), 0, &[]);
+    (older.writes, older.expected, older.last) = (true, ALL.1, false);
+    initiator.send(RequestPdu::Command(older), &[]).await;
+    // They take all the room that there is, and stay in it until the older one is done.
+    for attribute in [2, 1, 2, 1] {
+        begin_large(&mut initiator, attribute).await;
+    }
+    for _ in 0..ALL.1 / (256 << 10) * 4 {
+        let asks = initiator.receive().await.expect("a request to transfer");
+        transfer(&mut initiator, &asks).await;
+    }
+    let header = DataOut { last: true, tag: older.tag, transfer: NO_TAG, data_sn: 0, offset: 0 };
+    initiator.send(RequestPdu::DataOut(header), &[1; 65536]).await;
+    assert_eq!(finish(&mut initiator, 5).await[0], older.tag);
+}
+
+#[tokio::test]
+async fn an_aborted_command_that_waited_for_room_asks_for_nothing_under_its_tag() {
+    let rig = Rig::new().await;
+    let keys = [("InitialR2T", "No"), ("ImmediateData", "Yes")];
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &keys).await;
+    let mut large = Vec::new();
+    for _ in 0..4 {
+        large.push(begin_large(&mut initiator, 1).await);
+        assert_eq!(initiator.receive().await.expect("a request to transfer").opcode(), 0x31);
+    }
+    let first = begin_large(&mut initiator, 1).await;
+    let waits = begin_large(&mut initiator, 1).await;
+    initiator.manage(ABORT_TASK, waits).await;
+    assert_eq!(initiator.receive().await.expect("an answer").reason(), COMPLETE);
+    // Another one of its tag, whose data comes unasked.
+    let mut again = initiator.command(write(0, 2), 0, &[1; 1024]);
+    (again.tag, again.last) = (waits, false);
+    initiator.send(RequestPdu::Command(again), &[1; 512]).await;
+    initiator.manage(ABORT_TASK, large[0]).await;
+    let asks = initiator.receive().await.expect("a request to transfer");
+    assert_eq!((asks.opcode(), asks.tag()), (0x31, first));
+    assert_eq!(initiator.receive().await.expect("an answer").reason(), COMPLETE);
+    initiator.manage(ABORT_TASK, large[1]).await;
+    let answer = initiator.receive().await.expect("an answer");
+    assert_eq!((answer.opcode(), answer.reason()), (0x22, COMPLETE));
+    let ping = initiator.ping().await;
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), ping, "nothing was asked for");
+    let rest = DataOut { last: true, tag: waits, transfer: NO_TAG, data_sn: 0, offset: 512 };
+    initiator.send(RequestPdu::DataOut(rest), &[1; 512]).await;
+    assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
+}
+
+#[tokio::test]
+async fn a_reset_frees_the_tags_and_the_window_of_reads_that_are_under_way_still() {
+    let plan: fn(Operation) -> Fault = |operation| match operation {
+        Operation::Read(_) => Fault::Hold,
+        _ => Fault::None,
+    };
+    let disk = Arc::new(ScriptedDevice::new(Memory::new(SIZE), plan));
+    let rig = Rig::of(Arc::clone(&disk) as _, InitiatorLimits::default(), None).await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let window = super::super::session::WINDOW;
+    let mut tag = 0;
+    for _ in 0..window {
+        tag = initiator.begin(read(0, 1), 512, &[]).await;
+    }
+    disk.calls.until(|log| log.held == window as usize).await;
+    let reset = initiator.manage(RESET_UNIT, NO_TAG).await;
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), reset);
+    let mut again = initiator.command(read(1, 1), 512, &[]);
+    again.tag = tag;
+    initiator.send(RequestPdu::Command(again), &[]).await;
+    disk.calls.until(|log| log.held == window as usize + 1).await;
+    disk.calls.release(window as usize + 1);
+    let answer = initiator.receive().await.expect("an answer");
+    assert_eq!((answer.opcode(), answer.tag()), (0x25, tag));
+    let ping = initiator.ping().await;
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), ping, "it is the only one");
+}
+
+#[tokio::test]
+async fn what_a_reset_by_another_session_found_waiting_is_not_carried_out() {
+    let (rig, gated) = gated().await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut other = Initiator::log_in(&rig, "b", 1, &[]).await;
+    // The second one is ordered, and waits for the first one.
+    other.begin(write(0, 1), 0, &[1; 512]).await;
+    let mut ordered = other.command(write(1, 1), 0, &[2; 512]);
+    ordered.attribute = 2;
+    other.send(RequestPdu::Command(ordered), &[2; 512]).await;
+    other.begin(write(2, 1), 0, &[3; 512]).await;
+    await_writes(&gated, 1).await;
+    let ping = other.ping().await;
+    assert_eq!(other.receive().await.expect("an answer").tag(), ping, "all of them have come");
+    let reset = one.manage(RESET_UNIT, NO_TAG).await;
+    let ping = one.ping().await;
+    assert_eq!(one.receive().await.expect("an answer").tag(), ping, "a write is under way");
+    gated.calls.release(3);
+    assert_eq!(one.receive().await.expect("an answer").tag(), reset);
+    let told = other.ask(READY, 0, &[]).await;
+    assert_eq!((told.status(), told.sense()), (2, (6, 0x29, 3)));
+    assert_eq!(other.ask(read(1, 2), 1024, &[]).await.data, [0; 1024]);
 }
