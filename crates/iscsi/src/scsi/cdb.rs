@@ -291,6 +291,11 @@ impl Command {
         }
     }
 
+    /// Whether it reserves the unit, or changes who has.
+    pub fn reserves(&self) -> bool {
+        matches!(self, Self::Reserve { .. } | Self::PersistentOut { .. })
+    }
+
     /// Whether it changes what the disk holds.
     pub const fn changes(&self) -> bool {
         matches!(

@@ -41,6 +41,10 @@ impl Nexus {
         if self.unit.is_reserved() && !self.may(&command) {
             return CommandOutcome::Conflict;
         }
+        if command.reserves() && self.device.read_only() {
+            // Who may only read keeps nobody else from reading, nor leaves anything that is kept.
+            return Sense::WRITE_PROTECTED.into();
+        }
         match command {
             Command::TestUnitReady | Command::PreventRemoval => CommandOutcome::Good(Vec::new()),
             Command::StartStop { .. } => CommandOutcome::Good(Vec::new()),

@@ -217,7 +217,8 @@ impl<'a> FinishedLogin<'a> {
             let why = "what the client's older session has begun takes too long";
             return Err(LoginRefusal::unavailable(why));
         }
-        let (attachment, unit) = unit_of(inner, target, attachment).await?;
+        let reader = (!is_writable).then(|| self.client.identity());
+        let (attachment, unit) = unit_of(inner, target, reader, attachment).await?;
         Ok((place, attachment, unit))
     }
 }
@@ -229,13 +230,15 @@ impl<'a> FinishedLogin<'a> {
 async fn unit_of(
     inner: &Inner,
     target: &str,
+    reader: Option<String>,
     attachment: Box<dyn Attachment>,
 ) -> std::result::Result<(Box<dyn Attachment>, Arc<Unit>), LoginRefusal> {
     let smallest = attachment.device().limits().minimum.max(512);
     let refusal = if attachment.device().size() < smallest.into() {
         LoginRefusal::unavailable("it is smaller than a block")
     } else {
-        match inner.registry.unit(target, attachment.identity(), &inner.targets).await {
+        let identity = attachment.identity();
+        match inner.registry.unit(target, identity, reader, &inner.targets).await {
             Ok(unit) => return Ok((attachment, unit)),
             Err(error) => refusal_of(&error),
         }

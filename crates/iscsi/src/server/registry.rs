@@ -51,11 +51,20 @@ impl SessionHandle {
     }
 }
 
+/// Which unit it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct UnitKey {
+    target: String,
+    /// Another disk may get the name.
+    identity: String,
+    /// The client that it is for alone: one that may only read resets no commands but its own.
+    reader: Option<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct SessionRegistry {
     sessions: Mutex<(u64, HashMap<SessionKey, SessionHandle>)>,
-    /// By target and identity: another disk may get the name.
-    units: Mutex<HashMap<(String, String), Arc<Unit>>>,
+    units: Mutex<HashMap<UnitKey, Arc<Unit>>>,
     /// Held by whoever makes a unit of what was kept.
     opening: tokio::sync::Mutex<()>,
     handles: AtomicU16,
@@ -103,7 +112,8 @@ impl SessionRegistry {
         }
     }
 
-    /// The unit of a target, which all sessions share.
+    /// The unit of a target, which all sessions share that may write. Those of a `reader`, who may not, have one of
+    /// their own, without reservations.
     ///
     /// # Errors
     /// When its reservations cannot be read.
@@ -111,9 +121,10 @@ impl SessionRegistry {
         &self,
         target: &str,
         identity: String,
+        reader: Option<String>,
         targets: &Arc<dyn Targets>,
     ) -> Result<Arc<Unit>> {
-        let key = (target.to_owned(), identity);
+        let key = UnitKey { target: target.to_owned(), identity, reader };
         let known = || self.units.lock().get(&key).map(Arc::clone);
         if let Some(unit) = known() {
             return Ok(unit);
@@ -122,7 +133,10 @@ impl SessionRegistry {
         if let Some(unit) = known() {
             return Ok(unit);
         }
-        let kept = targets.kept_reservations(&key.1).await?;
+        let kept = match key.reader {
+            Some(_) => None,
+            None => targets.kept_reservations(&key.identity).await?,
+        };
         let reservations = match kept {
             Some(text) => Reservations::restore(&text).map_err(|e| {
                 // Not the initiator's fault; and who was kept out must not get in by a damaged record.
@@ -130,8 +144,9 @@ impl SessionRegistry {
             })?,
             None => Reservations::default(),
         };
-        let keeper = TargetsKeeper { targets: Arc::clone(targets), identity: key.1.clone() };
-        let unit = Unit::new(Identity::new(&key.1, target), reservations, Box::new(keeper));
+        let identity = key.identity.clone();
+        let keeper = TargetsKeeper { targets: Arc::clone(targets), identity };
+        let unit = Unit::new(Identity::new(&key.identity, target), reservations, Box::new(keeper));
         let mut units = self.units.lock();
         units.retain(|_, unit| Arc::strong_count(unit) > 1 || unit.is_in_use());
         units.insert(key, Arc::clone(&unit));

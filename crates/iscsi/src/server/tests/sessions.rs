@@ -2,7 +2,7 @@
 
 use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
 use crate::{InitiatorLimits, SessionEnding};
-use block::Memory;
+use block::{Memory, ScriptedDevice};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,4 +159,35 @@ async fn who_does_not_log_out_is_cut_off_when_what_it_has_begun_is_done() {
     assert!(initiator.receive().await.is_none());
     rig.ended().await.unwrap();
     assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
+}
+
+/// RESERVE (6).
+const RESERVE: [u8; 16] = [0x16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// PERSISTENT RESERVE OUT with an action, for a reservation of this type.
+fn persistent_out(action: u8, kind: u8) -> [u8; 16] {
+    [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0]
+}
+
+#[tokio::test]
+async fn who_may_only_read_reserves_nothing_and_resets_nobody_else() {
+    let disk = ScriptedDevice::noting(Memory::new(super::rig::SIZE)).with_read_only(true);
+    let rig = Rig::of(Arc::new(disk), InitiatorLimits::default(), None).await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut second = Initiator::log_in(&rig, "a", 2, &[]).await;
+    let mut other = Initiator::connect_from(&rig, 2).await;
+    other.offer("b", 1, &[]).await;
+    assert_eq!(other.offered().await, (0, 0));
+    assert_eq!(other.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
+    // A registration that outlives the server, as far as it may, and a reservation.
+    let mut keys = [0; 24];
+    (keys[15], keys[20]) = (1, 1);
+    for (cdb, data) in [(RESERVE, &[][..]), (persistent_out(0, 0), &keys)] {
+        assert_eq!(one.ask(cdb, 0, data).await.sense(), (7, 0x27, 0));
+    }
+    let reset = one.manage(5, u32::MAX).await;
+    assert_eq!(one.receive().await.expect("an answer").tag(), reset);
+    assert_eq!(second.ask(READY, 0, &[]).await.sense(), (6, 0x29, 3), "of the same client");
+    assert_eq!(other.ask(READY, 0, &[]).await.status(), 0);
+    assert_eq!(other.ask(read(0, 1), 512, &[]).await.data, [0; 512]);
 }
