@@ -9,7 +9,7 @@ use crate::codec::response::{self, Counts, Output};
 use crate::codec::{Digests, PduCut, RequestPdu, cut};
 use crate::login::{Agreed, Login, LoginRefusal, SessionType};
 use crate::name;
-use crate::scsi::Unit;
+use crate::scsi::{Nexus, Unit};
 use crate::targets::{Attachment, Initiator, SessionEnding};
 use block::{Error, ErrorKind, Result};
 use nbd::server::ConnectedSocket;
@@ -159,6 +159,7 @@ impl<'a> FinishedLogin<'a> {
         let _counted = Counted::new(&self.inner.counts.sessions);
         tracing::info!(client = %self.client, target, "iSCSI session begins");
         let nexus = unit.attach(port(&self.agreed), Arc::clone(attachment.device()));
+        let used = UsedUnit(Arc::clone(&nexus));
         drop(unit);
         let answered = self.answer().await;
         let counts = self.answering.counts;
@@ -173,8 +174,7 @@ impl<'a> FinishedLogin<'a> {
         };
         place.ends();
         session.settle().await;
-        drop(session);
-        nexus.leave();
+        drop((session, used));
         close(attachment, &ended, &shown, &target).await;
         drop((nexus, place));
         ended.map(drop)
@@ -220,6 +220,15 @@ impl<'a> FinishedLogin<'a> {
         let reader = (!is_writable).then(|| self.client.identity());
         let (attachment, unit) = unit_of(inner, target, reader, attachment).await?;
         Ok((place, attachment, unit))
+    }
+}
+
+/// A session's use of a unit. What does not outlive the session ends with this, also when the session is cut off.
+struct UsedUnit(Arc<Nexus>);
+
+impl Drop for UsedUnit {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

@@ -128,13 +128,22 @@ impl Rig {
         let shelf =
             Shelf { device, secrets, endings: Arc::clone(&endings), kept: Mutex::default() };
         let server = Server::new(Arc::new(shelf), limits, Processors::new(2));
+        let address = (Ipv4Addr::UNSPECIFIED, 0).into();
+        let serving = JoinSet::new();
+        let mut rig = Self { server, address, endings, stop: None, serving };
+        rig.listen_again().await;
+        rig
+    }
+
+    /// Has the server, which has ended, serve anew.
+    pub(super) async fn listen_again(&mut self) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        self.address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let mut serving = JoinSet::new();
-        let serves = server.clone();
-        serving.spawn(async move { serves.serve(listener, async { drop(stopped.await) }).await });
-        Self { server, address, endings, stop: Some(stop), serving }
+        let serves = self.server.clone();
+        self.serving
+            .spawn(async move { serves.serve(listener, async { drop(stopped.await) }).await });
+        self.stop = Some(stop);
     }
 
     /// Has the server ask everybody to log out.

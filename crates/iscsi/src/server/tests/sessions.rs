@@ -191,3 +191,18 @@ async fn who_may_only_read_reserves_nothing_and_resets_nobody_else() {
     assert_eq!(other.ask(READY, 0, &[]).await.status(), 0);
     assert_eq!(other.ask(read(0, 1), 512, &[]).await.data, [0; 512]);
 }
+
+#[tokio::test]
+async fn a_session_that_is_cut_off_leaves_no_reservation() {
+    let gated = gated_disk();
+    let limits = InitiatorLimits { stop_deadline: MOMENT, ..InitiatorLimits::default() };
+    let mut rig = Rig::of(Arc::clone(&gated) as _, limits, None).await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    assert_eq!(one.ask(RESERVE, 0, &[]).await.status(), 0);
+    one.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    assert!(rig.ended().await.is_err(), "its write is under way still");
+    rig.listen_again().await;
+    let mut other = Initiator::log_in(&rig, "b", 1, &[]).await;
+    assert_eq!(other.ask(READY, 0, &[]).await.status(), 0);
+}
