@@ -68,6 +68,7 @@ impl IscsiPlan {
         let nbd = limits(config);
         let limits = iscsi::InitiatorLimits {
             connections: nbd.connections.min(iscsi::InitiatorLimits::default().connections),
+            client_connections: nbd.client_connections,
             login_deadline: nbd.handshake_deadline,
             busy_poll: nbd.busy_poll,
             stop_deadline: Duration::from_secs(config.serve.stop_seconds),

@@ -1,6 +1,7 @@
 //! One connection from its login to its end.
 
 use super::input::PduBuffer;
+use super::places::ClientPlace;
 use super::registry::{RegisteredSession, SessionKey, SessionOrder};
 use super::session::{FullFeatureSession, Phase, SessionEnd, WINDOW};
 use super::{Counted, Inner};
@@ -138,6 +139,10 @@ impl<'a> FinishedLogin<'a> {
 
     /// A session that is told of targets.
     async fn discover(mut self) -> Result<()> {
+        let _seat = match self.inner.places.take(self.client.identity()) {
+            Ok(seat) => seat,
+            Err(why) => return self.refuse(LoginRefusal::out_of_resources(why)).await,
+        };
         self.answer().await?;
         let counts = self.answering.counts;
         let Self { inner, mut stream, mut input, agreed, client, local, stop, .. } = self;
@@ -152,10 +157,11 @@ impl<'a> FinishedLogin<'a> {
             return self.refuse(LoginRefusal::not_found("no target of this name")).await;
         };
         let target = target.to_ascii_lowercase();
-        let (place, attachment, unit) = match self.attach(&target, &export).await {
+        let attached = match self.attach(&target, &export).await {
             Ok(attached) => attached,
             Err(refusal) => return self.refuse(refusal).await,
         };
+        let SessionParts { place, seat, attachment, unit } = attached;
         let _counted = Counted::new(&self.inner.counts.sessions);
         tracing::info!(client = %self.client, target, "iSCSI session begins");
         let nexus = unit.attach(port(&self.agreed), Arc::clone(attachment.device()));
@@ -176,11 +182,13 @@ impl<'a> FinishedLogin<'a> {
         session.settle().await;
         drop((session, used));
         close(attachment, &ended, &shown, &target).await;
-        drop((nexus, place));
+        // Whoever waits for the place of the session needs one of its client's, too.
+        drop((nexus, seat));
+        drop(place);
         ended.map(drop)
     }
 
-    /// The session's place among others, its use of the export, and the unit behind that.
+    /// The session's place among others, its client's among those of all, its use of the export, and the unit behind that.
     ///
     /// # Errors
     /// The answer to the login when there is none.
@@ -188,8 +196,7 @@ impl<'a> FinishedLogin<'a> {
         &self,
         target: &str,
         export: &str,
-    ) -> std::result::Result<(RegisteredSession<'a>, Box<dyn Attachment>, Arc<Unit>), LoginRefusal>
-    {
+    ) -> std::result::Result<SessionParts<'a>, LoginRefusal> {
         let inner = self.inner;
         let late = || LoginRefusal::unavailable("the login took too long");
         let attach = async {
@@ -217,10 +224,26 @@ impl<'a> FinishedLogin<'a> {
             let why = "what the client's older session has begun takes too long";
             return Err(LoginRefusal::unavailable(why));
         }
+        // Behind the sessions that this one takes the place of.
+        let seat = match inner.places.take(self.client.identity()) {
+            Ok(seat) => seat,
+            Err(why) => {
+                attachment.close(SessionEnding::Lost).await;
+                return Err(LoginRefusal::out_of_resources(why));
+            }
+        };
         let reader = (!is_writable).then(|| self.client.identity());
         let (attachment, unit) = unit_of(inner, target, reader, attachment).await?;
-        Ok((place, attachment, unit))
+        Ok(SessionParts { place, seat, attachment, unit })
     }
+}
+
+/// What a session that uses a target has.
+struct SessionParts<'a> {
+    place: RegisteredSession<'a>,
+    seat: ClientPlace<'a>,
+    attachment: Box<dyn Attachment>,
+    unit: Arc<Unit>,
 }
 
 /// A session's use of a unit. What does not outlive the session ends with this, also when the session is cut off.

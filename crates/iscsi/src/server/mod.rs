@@ -8,6 +8,7 @@
 //! | `text` | discovery |
 //! | `input` | the bytes that came |
 //! | `logins` | who leaves when there are too many that log in |
+//! | `places` | how many connections each client has |
 //! | `busy_poll` | for how long the next command is looked for |
 //! | `registry` | which sessions and units there are; reinstatement |
 
@@ -15,6 +16,7 @@ mod busy_poll;
 mod connection;
 mod input;
 mod logins;
+mod places;
 mod registry;
 mod session;
 mod tasks;
@@ -27,6 +29,7 @@ use crate::Targets;
 use block::{Error, Result};
 use logins::Logins;
 use nbd::server::{BusyPoll, Processors};
+use places::ClientPlaces;
 use registry::{SessionOrder, SessionRegistry};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -51,6 +54,11 @@ pub struct InitiatorLimits {
     /// Connections at a time; more are closed at once. A quarter of them may be in their login: when there are
     /// more, the oldest of them is closed of the address that has the most.
     pub connections: usize,
+    /// Connections at a time of one client, which is told apart as [`crate::Initiator::identity`] has it; more are
+    /// refused. One that begins a session anew needs no place for it. 0 is no limit.
+    pub client_connections: usize,
+    /// Silence until a session ends that is told of targets and uses none.
+    pub discovery_silence: Duration,
     /// From the connection to the end of the login.
     pub login_deadline: Duration,
     /// Silence until the peer is probed; one that then stays silent for as long again is dropped.
@@ -65,6 +73,8 @@ impl Default for InitiatorLimits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            client_connections: 0,
+            discovery_silence: Duration::from_secs(60),
             login_deadline: Duration::from_secs(30),
             keepalive: Duration::from_secs(60),
             busy_poll: BusyPoll::Never,
@@ -114,6 +124,7 @@ struct Inner {
     limits: InitiatorLimits,
     registry: SessionRegistry,
     logins: Logins,
+    places: ClientPlaces,
     processors: Processors,
     counts: Counts,
 }
@@ -123,7 +134,9 @@ impl Server {
     pub fn new(targets: Arc<dyn Targets>, limits: InitiatorLimits, processors: Processors) -> Self {
         let (registry, counts) = (SessionRegistry::default(), Counts::default());
         let logins = Logins::new(limits.connections / 4);
-        Self { inner: Arc::new(Inner { targets, limits, registry, logins, processors, counts }) }
+        let places = ClientPlaces::new(limits.client_connections);
+        let inner = Inner { targets, limits, registry, logins, places, processors, counts };
+        Self { inner: Arc::new(inner) }
     }
 
     /// What was counted so far.

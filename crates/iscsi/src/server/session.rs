@@ -77,7 +77,7 @@ pub(super) enum SessionEnd {
     Closed,
     /// It began the session anew.
     Reinstated,
-    /// The server stops.
+    /// The server stops, or has no patience with an initiator that only asked for targets.
     Stopped,
 }
 

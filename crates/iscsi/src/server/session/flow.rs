@@ -1,6 +1,6 @@
 //! What a session waits for, and what it does next.
 
-use super::{FullFeatureSession, Phase, SessionEnd, UNSENT};
+use super::{FullFeatureSession, Phase, SessionEnd, SessionEvent, UNSENT};
 use crate::codec::response::{self, Output};
 use crate::server::busy_poll::BusyPolling;
 use crate::server::input::PduBuffer;
@@ -50,7 +50,8 @@ impl FullFeatureSession<'_> {
         let mut ended = pin!(orders.wait_for(|order| *order == SessionOrder::End));
         let mut stopped = pin!(stop.wait_for(|order| *order != SessionOrder::Go));
         let mut reset_by_others = pin!(reset());
-        let mut patience = pin!(tokio::time::sleep(Duration::ZERO));
+        let silence = self.inner.limits.discovery_silence;
+        let mut patience = pin!(tokio::time::sleep(silence));
         let mut pause = pin!(tokio::time::sleep(Duration::ZERO));
         let mut leaving = false;
         let mut looking = BusyPolling::new(self.inner, stream.watch());
@@ -93,12 +94,7 @@ impl FullFeatureSession<'_> {
             tokio::select! {
                 biased;
                 () = &mut reset_by_others => reset_by_others.set(reset()),
-                Some(done) = futures.next(), if !futures.is_empty() => {
-                    self.done(done);
-                    while let Some(Some(done)) = self.futures.next().now_or_never() {
-                        self.done(done);
-                    }
-                }
+                Some(done) = futures.next(), if !futures.is_empty() => self.all_done(done),
                 ended = &mut ended => {
                     // An error says that the server has gone.
                     return Ok(if ended.is_ok() { SessionEnd::Reinstated } else { SessionEnd::Stopped });
@@ -110,15 +106,30 @@ impl FullFeatureSession<'_> {
                     patience.as_mut().reset(Instant::now() + Duration::from_secs(seconds.into()));
                     leaving = true;
                 }
-                () = &mut patience, if leaving => return Ok(SessionEnd::Stopped),
+                () = &mut patience, if leaving || nexus.is_none() => {
+                    return Ok(SessionEnd::Stopped);
+                }
                 () = &mut pause, if held_back.is_some() => {}
                 moved = moved => match moved.map_err(broken)? {
                     SocketStep::Received(0) if leaving => return Ok(SessionEnd::Stopped),
                     SocketStep::Received(0) => return Ok(SessionEnd::Closed),
-                    SocketStep::Received(count) => input.came(count),
+                    SocketStep::Received(count) => {
+                        input.came(count);
+                        if nexus.is_none() && !leaving {
+                            patience.as_mut().reset(Instant::now() + silence);
+                        }
+                    }
                     SocketStep::Sent => {}
                 },
             }
+        }
+    }
+
+    /// Goes on behind what has ended, and all else that has.
+    fn all_done(&mut self, first: SessionEvent) {
+        self.done(first);
+        while let Some(Some(done)) = self.futures.next().now_or_never() {
+            self.done(done);
         }
     }
 

@@ -206,3 +206,37 @@ async fn a_session_that_is_cut_off_leaves_no_reservation() {
     let mut other = Initiator::log_in(&rig, "b", 1, &[]).await;
     assert_eq!(other.ask(READY, 0, &[]).await.status(), 0);
 }
+
+#[tokio::test]
+async fn a_client_has_no_more_connections_than_it_may_and_may_begin_a_session_anew() {
+    let limits = InitiatorLimits { client_connections: 2, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Memory::new(super::rig::SIZE)), limits, None).await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut discovery = Initiator::connect(&rig).await;
+    discovery.offer("a", 2, &[("SessionType", "Discovery")]).await;
+    assert_eq!(discovery.offered().await, (0, 0));
+    for keys in [&[][..], &[("SessionType", "Discovery")]] {
+        let mut third = Initiator::connect(&rig).await;
+        third.offer("a", 3, keys).await;
+        assert_eq!(third.offered().await, (3, 2));
+    }
+    let mut other = Initiator::connect_from(&rig, 2).await;
+    other.offer("a", 1, &[]).await;
+    assert_eq!(other.offered().await, (0, 0), "another client has its own places");
+    let _again = Initiator::log_in(&rig, "a", 1, &[]).await;
+    assert!(one.receive().await.is_none());
+}
+
+#[tokio::test]
+async fn a_discovery_session_that_is_silent_ends_and_others_do_not() {
+    let limits = InitiatorLimits { discovery_silence: MOMENT, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Memory::new(super::rig::SIZE)), limits, None).await;
+    let mut session = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut discovery = Initiator::connect(&rig).await;
+    discovery.offer("a", 2, &[("SessionType", "Discovery")]).await;
+    assert_eq!(discovery.offered().await, (0, 0));
+    let ping = discovery.ping().await;
+    assert_eq!(discovery.receive().await.expect("an answer").tag(), ping);
+    assert!(discovery.receive().await.is_none());
+    assert_eq!(session.ask(READY, 0, &[]).await.status(), 0);
+}
