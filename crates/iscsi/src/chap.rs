@@ -3,7 +3,7 @@
 use block::{Error, Result};
 use md5::{Digest, Md5};
 use sha2::Sha256;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use zeroize::Zeroizing;
 
 /// The shortest and the longest secret, in bytes: RFC 7143, 9.2.1 asks for 96 bits, and initiators
@@ -85,7 +85,8 @@ impl Secrets {
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) naming the line, and never what is in it.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut users = HashMap::new();
+        let mut users: HashMap<String, User> = HashMap::new();
+        let mut of_targets = Vec::new();
         let lines = text.lines().map(str::trim).enumerate();
         for (index, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
             let wrong = |why: &str| Error::invalid(format!("line {}: {why}", index + 1));
@@ -104,9 +105,7 @@ impl Secrets {
             if secrets.iter().flatten().any(|secret| !SECRET.contains(&secret.len())) {
                 return Err(wrong("a secret has 12 to 255 bytes (RFC 7143); make it longer"));
             }
-            if target.is_some_and(|(_, own)| own == secret) {
-                return Err(wrong("the target's secret is the user's; make another one"));
-            }
+            of_targets.extend(target.map(|(_, own)| (index + 1, own)));
             let names = [Some(name), target.map(|(target, _)| target)];
             if names.iter().flatten().any(|name| !(1..=LONGEST_USER).contains(&name.len())) {
                 return Err(wrong("a user name has 1 to 255 bytes"));
@@ -122,6 +121,12 @@ impl Secrets {
         }
         if users.is_empty() {
             return Err(Error::invalid("no user in it; write a line USER:SECRET"));
+        }
+        // Of any user: one who has the target answer its own challenge would have the answer to log in by.
+        let of_users: HashSet<&str> = users.values().map(|user| user.secret.as_str()).collect();
+        if let Some((line, _)) = of_targets.iter().find(|(_, own)| of_users.contains(own)) {
+            let why = "the target's secret is a user's, too; make another one";
+            return Err(Error::invalid(format!("line {line}: {why}")));
         }
         Ok(Self { users })
     }
@@ -190,6 +195,8 @@ mod tests {
             ("alice", "line 1"),
             ("alice:short", "12 to 255"),
             ("a:123456789012\nalice:open sesame!!:target:open sesame!!", "line 2"),
+            ("a:123456789012:target:open sesame!!\nb:open sesame!!", "line 1"),
+            ("a:open sesame!!\nb:123456789012:target:open sesame!!", "line 2"),
             ("alice:open sesame!!\nalice:open sesame??", "twice"),
             (":open sesame!!", "user name"),
             ("alice:open:sesame!!", "colon"),
