@@ -5,7 +5,7 @@
 use crate::MacAddress;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -100,14 +100,19 @@ pub struct Leases {
     lasts: u64,
     held: BTreeMap<u32, ReservedAddress>,
     by_mac: HashMap<MacAddress, u32>,
+    /// The addresses that may be lent and that nobody holds or has held.
+    vacant: BTreeSet<u32>,
+    /// Those that are held, by their ends: whoever asks is answered without a look at all of them.
+    ends: BTreeSet<(u64, u32)>,
 }
 
 impl Leases {
     /// The leases of a range, with earlier ones that are in it. They last for so many
     /// seconds. `own` is this server's address.
     pub fn new(range: AddressRange, own: Ipv4Addr, lasts: u64, earlier: Vec<Lease>) -> Self {
-        let (held, by_mac) = (BTreeMap::new(), HashMap::new());
-        let mut leases = Self { range, own, lasts, held, by_mac };
+        let (held, by_mac, ends) = (BTreeMap::new(), HashMap::new(), BTreeSet::new());
+        let vacant = (range.first..=range.last).filter(|key| *key != u32::from(own)).collect();
+        let mut leases = Self { range, own, lasts, held, by_mac, vacant, ends };
         for lease in earlier {
             let key = u32::from(lease.address);
             let free = !leases.held.contains_key(&key) && !leases.by_mac.contains_key(&lease.mac);
@@ -140,10 +145,10 @@ impl Leases {
     /// An address for a card: the one it has or had, the one it wishes, or any other that is free.
     /// `None` when there is none. It is kept for the card for a moment.
     pub fn offer(&mut self, mac: MacAddress, wish: Option<Ipv4Addr>, now: u64) -> Option<Ipv4Addr> {
-        if let Some(key) = self.by_mac.get(&mac) {
-            let held = self.held.get_mut(key)?;
-            held.until = held.until.max(now + OFFERED);
-            return Some((*key).into());
+        if let Some(key) = self.by_mac.get(&mac).copied() {
+            let held = *self.held.get(&key)?;
+            self.put(key, ReservedAddress { until: held.until.max(now + OFFERED), ..held });
+            return Some(key.into());
         }
         let wished = wish.filter(|wish| self.may_lend(*wish)).map(u32::from);
         let key = wished.filter(|key| self.is_free(*key, now)).or_else(|| self.find(mac, now))?;
@@ -166,7 +171,7 @@ impl Leases {
     pub fn release(&mut self, mac: MacAddress, address: Ipv4Addr) {
         let key = u32::from(address);
         if self.held.get(&key).is_some_and(|held| held.mac == mac) {
-            self.held.remove(&key);
+            self.clear(key);
             self.by_mac.remove(&mac);
         }
     }
@@ -177,7 +182,7 @@ impl Leases {
         if self.held.get(&key).is_some_and(|held| held.mac == mac) {
             self.by_mac.remove(&mac);
             let nobody = MacAddress([0; 6]);
-            self.held.insert(key, ReservedAddress { mac: nobody, until: now + REST, taken: false });
+            self.put(key, ReservedAddress { mac: nobody, until: now + REST, taken: false });
         }
     }
 
@@ -190,31 +195,45 @@ impl Leases {
     }
 
     fn hold(&mut self, key: u32, held: ReservedAddress) {
-        if let Some(earlier) = self.held.insert(key, held) {
+        if let Some(earlier) = self.put(key, held) {
             self.by_mac.remove(&earlier.mac);
         }
         if let Some(other) = self.by_mac.insert(held.mac, key).filter(|other| *other != key) {
-            self.held.remove(&other);
+            self.clear(other);
+        }
+    }
+
+    /// Notes who an address is kept for; who it was kept for before.
+    fn put(&mut self, key: u32, held: ReservedAddress) -> Option<ReservedAddress> {
+        let earlier = self.held.insert(key, held);
+        self.vacant.remove(&key);
+        if let Some(earlier) = earlier {
+            self.ends.remove(&(earlier.until, key));
+        }
+        self.ends.insert((held.until, key));
+        earlier
+    }
+
+    /// An address is nobody's any more.
+    fn clear(&mut self, key: u32) {
+        if let Some(held) = self.held.remove(&key) {
+            self.ends.remove(&(held.until, key));
+            self.vacant.insert(key);
         }
     }
 
     /// A free address: one that nobody ever had while there are any, from a place that is the card's
-    /// own, so that a card gets the same one even if its lease was forgotten.
+    /// own, so that a card gets the same one even if its lease was forgotten; else the one whose end is longest ago.
     fn find(&self, mac: MacAddress, now: u64) -> Option<u32> {
-        let length = self.range.len();
         let hash = mac.0.iter().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193) // FNV-1a
         });
-        let order = (0..length).map(|step| self.range.first + (hash % length + step) % length);
-        let mut ended = None;
-        for key in order.filter(|key| self.may_lend((*key).into())) {
-            match self.held.get(&key) {
-                None => return Some(key),
-                Some(held) if held.until <= now && ended.is_none() => ended = Some(key),
-                Some(_) => {}
-            }
-        }
-        ended
+        let place = self.range.first + hash % self.range.len();
+        let vacant = self.vacant.range(place..).next().or_else(|| self.vacant.first());
+        vacant.copied().or_else(|| {
+            let (until, key) = *self.ends.first()?;
+            (until <= now).then_some(key)
+        })
     }
 }
 
@@ -283,6 +302,9 @@ mod tests {
                     Step::Wait(seconds) => now += seconds,
                 }
                 prop_assert!(leases.held.len() <= 8);
+                prop_assert_eq!(leases.held.len() + leases.vacant.len(), 7);
+                let ends: BTreeSet<_> = leases.held.iter().map(|(key, held)| (held.until, *key)).collect();
+                prop_assert_eq!(&leases.ends, &ends);
                 prop_assert!(leases.by_mac.len() <= leases.held.len());
             }
         }
@@ -296,6 +318,26 @@ mod tests {
         }
         assert_eq!(leases.offer(mac(9), None, 1), None);
         assert!(leases.offer(mac(9), None, OFFERED).is_some());
+    }
+
+    /// With a look at every address for every card this would take minutes.
+    #[test]
+    fn cards_that_a_full_range_has_no_address_for_cost_little() {
+        let range: AddressRange = "10.1.0.0-10.1.255.255".parse().unwrap();
+        let mut leases = Leases::new(range, OWN, 3600, Vec::new());
+        let card = |number: u32| {
+            let [a, b, c, d] = number.to_be_bytes();
+            MacAddress([2, 0, a, b, c, d])
+        };
+        let all = (0..MOST).map(|number| leases.offer(card(number), None, 0));
+        assert_eq!(all.flatten().collect::<BTreeSet<_>>().len(), MOST as usize);
+        for number in MOST..3 * MOST {
+            assert_eq!(leases.offer(card(number), None, 1), None);
+        }
+        assert_eq!(
+            leases.offer(card(MOST), None, OFFERED).map(|at| range.contains(at)),
+            Some(true)
+        );
     }
 
     #[test]

@@ -87,6 +87,10 @@ impl DhcpServer {
     pub fn answer(&self, bytes: &[u8], from: SocketAddrV4) -> Option<Addressed> {
         let request = self.wanted(bytes)?;
         let boots = self.ours(&request);
+        // Before an address is looked for: who is not answered is not to cost anything, nor to hold one.
+        if boots.is_none() && self.addresses.is_none() || !self.in_turn(request.mac) {
+            return None;
+        }
         let answer = match &self.addresses {
             None => answer::proxy(&request, boots.as_ref()?, self.here),
             Some(addresses) => {
@@ -99,7 +103,7 @@ impl DhcpServer {
             self.counters.ignored.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let answer = self.in_turn(answer)?;
+        self.counters.answered.fetch_add(1, Ordering::Relaxed);
         Some((answer.encode(), destination(&request, &answer, from)))
     }
 
@@ -108,7 +112,10 @@ impl DhcpServer {
         let request = self.wanted(bytes)?;
         let client = self.ours(&request)?;
         let answer = answer::boot_server(&request, &client, self.here)?;
-        Some(self.in_turn(answer)?.encode())
+        self.in_turn(request.mac).then(|| {
+            self.counters.answered.fetch_add(1, Ordering::Relaxed);
+            answer.encode()
+        })
     }
 
     /// A request of the network that this server stands in. What comes by a relay is of another one.
@@ -130,21 +137,20 @@ impl DhcpServer {
         ours.then_some(client)
     }
 
-    /// Holds answers back that a card gets more often than any honest one asks.
-    fn in_turn(&self, answer: Message) -> Option<Message> {
+    /// Whether a card may be answered: not when it asks more often than any honest one does.
+    fn in_turn(&self, mac: MacAddress) -> bool {
         let second = (self.clock)();
         let mut slots = self.slots.lock();
-        let slot = &mut slots[slot_of(answer.mac)];
+        let slot = &mut slots[slot_of(mac)];
         if slot.0 != second {
             *slot = (second, 0);
         }
-        slot.1 += 1;
-        let counter = match slot.1 <= ANSWERS {
-            true => &self.counters.answered,
-            false => &self.counters.held_back,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        (slot.1 <= ANSWERS).then_some(answer)
+        slot.1 = slot.1.saturating_add(1);
+        let may = slot.1 <= ANSWERS;
+        if !may {
+            self.counters.held_back.fetch_add(1, Ordering::Relaxed);
+        }
+        may
     }
 }
 
@@ -268,6 +274,29 @@ mod tests {
         assert!(server.answer(&request, NOBODY).is_some(), "the next second is another one");
     }
 
+    fn addresses(range: &str) -> Addresses {
+        let network = NetworkSettings {
+            mask: Ipv4Addr::new(255, 255, 255, 0),
+            router: None,
+            name_servers: Vec::new(),
+        };
+        let own = Ipv4Addr::new(10, 0, 0, 1);
+        Addresses { network, leases: Leases::new(range.parse().unwrap(), own, 60, Vec::new()) }
+    }
+
+    #[test]
+    fn a_card_that_is_not_answered_holds_no_address() {
+        let (server, time) = server(Some(addresses("10.0.0.10-10.0.0.11")));
+        let answered = |mac| server.answer(&discover(MacAddress(mac)).encode(), NOBODY).is_some();
+        let (one, of_its_slot, other) =
+            ([2, 0, 0, 0, 0, 31], [2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 0, 7]);
+        assert_eq!(slot_of(MacAddress(one)), slot_of(MacAddress(of_its_slot)));
+        assert!((0..ANSWERS).all(|_| answered(one)));
+        assert!(!answered(of_its_slot));
+        time.fetch_add(1, Ordering::Relaxed);
+        assert!(answered(other), "the second address is free");
+    }
+
     #[test]
     fn an_answer_goes_to_all_unless_the_sender_has_the_address() {
         let (server, _) = server(None);
@@ -284,14 +313,7 @@ mod tests {
 
     #[test]
     fn foreign_machines_get_addresses_and_no_boot_file_where_this_is_the_only_server() {
-        let range = "10.0.0.10-10.0.0.20".parse().unwrap();
-        let network = NetworkSettings {
-            mask: Ipv4Addr::new(255, 255, 255, 0),
-            router: None,
-            name_servers: Vec::new(),
-        };
-        let leases = Leases::new(range, Ipv4Addr::new(10, 0, 0, 1), 60, Vec::new());
-        let (server, _) = server(Some(Addresses { network, leases }));
+        let (server, _) = server(Some(addresses("10.0.0.10-10.0.0.20")));
         let read = |mac| {
             let (bytes, _) = server.answer(&discover(mac).encode(), NOBODY).unwrap();
             Message::decode(&bytes).unwrap()
