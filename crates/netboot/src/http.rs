@@ -26,8 +26,6 @@ const MEMORY: usize = 1024;
 const UNIT: usize = 1 << 20;
 /// Bytes that are given to a connection at a time.
 const PIECE: usize = 256 << 10;
-/// What one request may take before its size is known.
-const GUESS: u32 = 64;
 
 /// What the routes need.
 struct Site {
@@ -112,27 +110,28 @@ async fn send_file(site: &Site, mac: &str, board: &Board, which: BootFile) -> Re
         Ok(claim) => claim,
         Err(e) => return problem(&e),
     };
-    let Ok(mut permit) = Arc::clone(&site.memory).acquire_many_owned(GUESS).await else {
-        return problem(&Error::unavailable("the server is stopping"));
-    };
-    let file = match site.machines.file(&claim, which).await {
-        Ok(file) => file,
+    match read_file(site, &claim, which).await {
+        Ok(answer) => answer,
         Err(e) => {
             tracing::warn!(machine = %claim.mac, error = e.message(), "cannot send a boot file");
-            return problem(&e);
+            problem(&e)
         }
-    };
-    let units = u32::try_from(file.len().div_ceil(UNIT)).unwrap_or(u32::MAX).min(MEMORY as u32);
-    if units < GUESS {
-        drop(permit.split((GUESS - units) as usize));
-    } else if let Ok(more) = Arc::clone(&site.memory).try_acquire_many_owned(units - GUESS) {
-        permit.merge(more);
     }
+}
+
+/// Answers with a file, when there is room for all of it: whoever took more later, while it holds some, might wait
+/// for another one that does the same.
+async fn read_file(site: &Site, claim: &Claim, which: BootFile) -> block::Result<Response> {
+    let length = site.machines.length(claim, which).await?;
+    let units = length.div_ceil(UNIT as u64).clamp(1, MEMORY as u64) as u32;
+    let permit = Arc::clone(&site.memory).acquire_many_owned(units).await;
+    let permit = permit.map_err(|_| Error::unavailable("the server is stopping"))?;
+    let file = site.machines.file(claim, which).await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (CONTENT_LENGTH, file.len().to_string()),
     ];
-    (headers, body(file, permit)).into_response()
+    Ok((headers, body(file, permit)).into_response())
 }
 
 /// A body in pieces, which gives its memory back when it is sent, or its client is gone.

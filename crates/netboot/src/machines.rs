@@ -26,6 +26,12 @@ pub trait Machines: Send + Sync {
     /// wrong is a script, too, so that the machine's screen tells it.
     async fn script(&self, machine: &Claim) -> Option<Script>;
 
+    /// How many bytes of memory a [`file`](Self::file) takes at the most.
+    ///
+    /// # Errors
+    /// The same.
+    async fn length(&self, machine: &Claim, which: BootFile) -> Result<u64>;
+
     /// A file that the script of a machine named.
     ///
     /// # Errors

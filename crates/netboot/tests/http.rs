@@ -11,6 +11,8 @@ use netboot::script::Script;
 use netboot::{BootDecision, Machines, http};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -28,12 +30,69 @@ impl Machines for One {
         (self.judge(machine) == BootDecision::Boot).then_some(Script::Wait)
     }
 
+    async fn length(&self, _: &Claim, _: BootFile) -> Result<u64> {
+        Ok(3_000_000)
+    }
+
     async fn file(&self, machine: &Claim, which: BootFile) -> Result<Bytes> {
         match (self.judge(machine), which) {
             (BootDecision::Boot, BootFile::Kernel) => Ok(vec![5; 3_000_000].into()),
             (BootDecision::Boot, BootFile::Initrd) => Err(Error::conflict("in use")),
             _ => Err(Error::not_found("not one of ours")),
         }
+    }
+}
+
+/// A machine whose RAM disk takes more than half of the memory.
+#[derive(Default)]
+struct Large {
+    reads: AtomicUsize,
+}
+
+#[async_trait]
+impl Machines for Large {
+    fn judge(&self, _: &Claim) -> BootDecision {
+        BootDecision::Boot
+    }
+
+    async fn script(&self, _: &Claim) -> Option<Script> {
+        None
+    }
+
+    async fn length(&self, _: &Claim, _: BootFile) -> Result<u64> {
+        Ok(600 << 20)
+    }
+
+    async fn file(&self, _: &Claim, _: BootFile) -> Result<Bytes> {
+        self.reads.fetch_add(1, Relaxed);
+        // More than sockets hold.
+        Ok(vec![5; 64 << 20].into())
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_not_read_before_there_is_room_for_all_of_it() {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = socket.local_addr().unwrap();
+    let machines = Arc::new(Large::default());
+    let router = http::router(Arc::clone(&machines) as _, [].into(), format!("http://{server}"));
+    let serving = async { axum::serve(socket, router).await.unwrap() };
+    let path = format!("/machine/{MINE}/initrd");
+    let asking = async {
+        let mut slow = TcpStream::connect(server).await.unwrap();
+        slow.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        slow.read_u8().await.unwrap();
+        let second = get(server, &path);
+        let mut second = std::pin::pin!(second);
+        let moment = Duration::from_millis(300);
+        assert!(tokio::time::timeout(moment, &mut second).await.is_err());
+        assert_eq!(machines.reads.load(Relaxed), 1);
+        drop(slow);
+        assert_eq!(second.await.1.len(), 64 << 20);
+    };
+    tokio::select! {
+        () = serving => panic!("it ended"),
+        () = asking => {}
     }
 }
 

@@ -122,6 +122,7 @@ async fn several_ram_disks_become_one() {
     let device = device(&disk(&ext4(&[], &files))).await;
     let found = find(Arc::clone(&device)).await.unwrap();
     assert_eq!(found.kernel(), "/vmlinuz");
+    assert_eq!((found.length(BootFile::Kernel), found.length(BootFile::Initrd)), (6, 11));
     assert_eq!(found.read(device, BootFile::Initrd).await.unwrap(), &b"12345\x00\x00\x00678"[..]);
 }
 

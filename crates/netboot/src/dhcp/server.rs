@@ -219,6 +219,10 @@ mod tests {
             None
         }
 
+        async fn length(&self, _: &Claim, _: BootFile) -> block::Result<u64> {
+            Err(block::Error::not_found("nothing"))
+        }
+
         async fn file(&self, _: &Claim, _: BootFile) -> block::Result<Bytes> {
             Err(block::Error::not_found("nothing"))
         }

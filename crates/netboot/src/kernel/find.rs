@@ -37,6 +37,8 @@ pub struct BootFiles {
     /// The part with the root file system; 0 is the whole disk.
     root: u32,
     entry: BootEntry,
+    /// The lengths that the kernel and the initial RAM disk had.
+    lengths: [u64; 2],
 }
 
 impl BootFiles {
@@ -63,11 +65,21 @@ impl BootFiles {
         !self.entry.initrds.is_empty()
     }
 
+    /// How many bytes [`read`](Self::read) gives at the most.
+    pub fn length(&self, which: BootFile) -> u64 {
+        let [kernel, initrd] = self.lengths;
+        match which {
+            BootFile::Kernel => kernel.min(LONGEST_KERNEL),
+            BootFile::Initrd => initrd.min(LONGEST_INITRD),
+        }
+    }
+
     /// Reads one of them.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when it is not there any more,
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is too long, and any error from the device.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is too long or longer than it was when it was found, and any
+    /// error from the device.
     pub async fn read(&self, device: Arc<dyn Device>, which: BootFile) -> Result<Bytes> {
         let (files, runtime) = (self.clone(), Handle::current());
         block::offload(move || files.read_from(&DiskBytes::new(device, runtime), which)).await
@@ -78,25 +90,40 @@ impl BootFiles {
         let part = parts.iter().find(|part| part.number == self.part);
         let tree = part.map(|part| tree::open(disk, part)).transpose()?.flatten();
         let tree = tree.ok_or_else(|| Error::not_found("the disk was divided anew meanwhile"))?;
-        let (paths, longest) = match which {
-            BootFile::Kernel => (std::slice::from_ref(&self.entry.kernel), LONGEST_KERNEL),
-            BootFile::Initrd => (self.entry.initrds.as_slice(), LONGEST_INITRD),
-        };
+        let longest = self.length(which);
         let mut all = Vec::new();
-        for path in paths {
-            // Several make one (Linux, Documentation/driver-api/early-userspace/buffer-format).
-            all.resize(all.len().next_multiple_of(4), 0);
-            let room = longest - all.len() as u64;
-            let file = tree.file(path, room)?;
-            let file = file
-                .ok_or_else(|| Error::not_found(format!("{path} is not on the disk any more")))?;
-            match all.is_empty() {
-                true => all = file,
-                false => all.extend(file),
+        all.reserve_exact(longest as usize);
+        for path in paths(&self.entry, which) {
+            all.resize(joined(all.len() as u64) as usize, 0);
+            let room = longest.saturating_sub(all.len() as u64);
+            if !tree.append(path, room, &mut all)? {
+                return Err(Error::not_found(format!("{path} is not on the disk any more")));
             }
         }
         Ok(all.into())
     }
+}
+
+fn paths(entry: &BootEntry, which: BootFile) -> &[String] {
+    match which {
+        BootFile::Kernel => std::slice::from_ref(&entry.kernel),
+        BootFile::Initrd => &entry.initrds,
+    }
+}
+
+/// Where another file begins behind so many bytes: several make one (Linux,
+/// Documentation/driver-api/early-userspace/buffer-format).
+fn joined(length: u64) -> u64 {
+    length.checked_next_multiple_of(4).unwrap_or(u64::MAX)
+}
+
+/// How long what is read of an entry will be.
+fn length(tree: &dyn FileTree, entry: &BootEntry, which: BootFile) -> Result<u64> {
+    let mut all = 0;
+    for path in paths(entry, which) {
+        all = joined(all).saturating_add(tree.length(path)?.unwrap_or(0));
+    }
+    Ok(all)
 }
 
 /// Finds what a disk would start.
@@ -120,19 +147,22 @@ fn find_on(disk: &DiskBytes) -> Result<BootFiles> {
     }
     let mut found = None;
     for (part, tree) in &trees {
-        if let Some(entry) = look(tree.as_ref())? {
-            found = Some((part.number, entry));
+        let tree = tree.as_ref();
+        if let Some(entry) = look(tree)? {
+            let lengths = [BootFile::Kernel, BootFile::Initrd];
+            let [kernel, initrd] = lengths.map(|which| length(tree, &entry, which));
+            found = Some((part.number, entry, [kernel?, initrd?]));
             break;
         }
     }
-    let Some((part, mut entry)) = found else {
+    let Some((part, mut entry, lengths)) = found else {
         return Err(unsupported(
             "no kernel was found on it, or it is in a file system that is not known here",
         ));
     };
     let root = root_of(&trees, part, &entry.arguments)?;
     entry.arguments.retain(|word| !DROPPED.iter().any(|dropped| word.starts_with(dropped)));
-    Ok(BootFiles { part, root, entry })
+    Ok(BootFiles { part, root, entry, lengths })
 }
 
 fn unsupported(why: &str) -> Error {
@@ -179,8 +209,9 @@ fn look(tree: &dyn FileTree) -> Result<Option<BootEntry>> {
 }
 
 fn text(tree: &dyn FileTree, path: &str) -> Result<Option<String>> {
-    let bytes = tree.file(path, entry::LONGEST)?;
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    let mut bytes = Vec::new();
+    let is_there = tree.append(path, entry::LONGEST, &mut bytes)?;
+    Ok(is_there.then(|| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// The part with the root file system: what the parameter `root=` names, or else the first that has `/etc`.

@@ -25,11 +25,17 @@ pub trait FileTree {
     /// Damage, and any error from reading.
     fn names(&self, directory: &str) -> Result<Vec<String>>;
 
-    /// A whole file of at most so many bytes; `None` when there is none.
+    /// The length of a file, in bytes, as the file system has it; `None` when there is none.
+    ///
+    /// # Errors
+    /// Damage, and any error from reading.
+    fn length(&self, path: &str) -> Result<Option<u64>>;
+
+    /// Appends a whole file of at most so many bytes; `false` when there is none.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when it is longer; damage, and any error from reading.
-    fn file(&self, path: &str, longest: u64) -> Result<Option<Vec<u8>>>;
+    fn append(&self, path: &str, longest: u64, to: &mut Vec<u8>) -> Result<bool>;
 
     /// Whether a file or directory is there.
     fn has(&self, path: &str) -> bool;
@@ -110,10 +116,18 @@ impl FileTree for Ext {
         Ok(names)
     }
 
-    fn file(&self, path: &str, longest: u64) -> Result<Option<Vec<u8>>> {
+    fn length(&self, path: &str) -> Result<Option<u64>> {
+        match self.0.metadata(path) {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(error) if missing(&error) => Ok(None),
+            Err(error) => Err(damaged(path, &error)),
+        }
+    }
+
+    fn append(&self, path: &str, longest: u64, to: &mut Vec<u8>) -> Result<bool> {
         let mut file = match self.0.open(path) {
             Ok(file) => file,
-            Err(error) if missing(&error) => return Ok(None),
+            Err(error) if missing(&error) => return Ok(false),
             Err(error) => return Err(damaged(path, &error)),
         };
         let length = file.metadata().len();
@@ -122,16 +136,18 @@ impl FileTree for Ext {
                 "{path} of the disk has {length} bytes, more than {longest}"
             )));
         }
-        let mut bytes = Vec::new();
-        while (bytes.len() as u64) < length {
-            let at = bytes.len();
-            bytes.resize((at + PIECE).min(length as usize), 0);
-            match file.read_bytes(&mut bytes[at..]).map_err(|error| damaged(path, &error))? {
+        let end = to.len() + length as usize;
+        // Exactly: growing by doubling would take twice of what was reckoned with.
+        to.reserve_exact(length as usize);
+        while to.len() < end {
+            let at = to.len();
+            to.resize((at + PIECE).min(end), 0);
+            match file.read_bytes(&mut to[at..]).map_err(|error| damaged(path, &error))? {
                 0 => return Err(Error::corrupt(format!("{path} of the disk ends early"))),
-                read => bytes.truncate(at + read),
+                read => to.truncate(at + read),
             }
         }
-        Ok(Some(bytes))
+        Ok(true)
     }
 
     fn has(&self, path: &str) -> bool {

@@ -1,6 +1,7 @@
 //! What a home's machines do when they start.
 
 use super::{UnknownMachines, disks, list};
+use crate::status::StatusView;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -154,6 +155,22 @@ impl HomeMachines {
         found.insert(mac, (export, files));
     }
 
+    /// What a machine starts by its kernel: how the server is reached, the export, and the files on it.
+    async fn files(&self, claim: &Claim) -> Result<(StatusView, String, BootFiles)> {
+        let none = || Error::not_found("this machine is to start no kernel from here");
+        let machine = self.known(claim).filter(|machine| machine.method == Method::Nbd);
+        let disk = machine.and_then(|machine| machine.disk).ok_or_else(none)?;
+        let status = disks::status(&self.home).await?;
+        let found = self.found.lock().get(&claim.mac).cloned();
+        if let Some((export, files)) = found {
+            return Ok((status, export, files));
+        }
+        let export = disks::export_of(&disks::show(&self.home, &disk).await?);
+        let files = disks::find(&status, &export).await?;
+        self.remember(claim.mac, export.clone(), files.clone());
+        Ok((status, export, files))
+    }
+
     /// Gives a machine a disk by the rule.
     async fn enrol(&self, claim: &Claim, rule: &Rule) -> Result<Machine> {
         let _one = self.enrolling.lock().await;
@@ -220,21 +237,13 @@ impl Machines for HomeMachines {
         })
     }
 
+    async fn length(&self, claim: &Claim, which: BootFile) -> Result<u64> {
+        let (_, _, files) = self.files(claim).await?;
+        Ok(files.length(which))
+    }
+
     async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
-        let none = || Error::not_found("this machine is to start no kernel from here");
-        let machine = self.known(claim).filter(|machine| machine.method == Method::Nbd);
-        let disk = machine.and_then(|machine| machine.disk).ok_or_else(none)?;
-        let status = disks::status(&self.home).await?;
-        let found = self.found.lock().get(&claim.mac).cloned();
-        let (export, files) = match found {
-            Some(found) => found,
-            None => {
-                let export = disks::export_of(&disks::show(&self.home, &disk).await?);
-                let files = disks::find(&status, &export).await?;
-                self.remember(claim.mac, export.clone(), files.clone());
-                (export, files)
-            }
-        };
+        let (status, export, files) = self.files(claim).await?;
         disks::read(&status, &export, &files, which).await
     }
 }
