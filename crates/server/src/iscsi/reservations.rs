@@ -7,17 +7,26 @@ use iscsi::scsi::reservations::LONGEST;
 use netboot::registry::replace_file;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The longest name that a file may have, bytes, with what is appended while it is written.
+const LONGEST_NAME: usize = 255 - ".new".len();
+/// How much stays of a name that is longer.
+const STAYS: usize = 160;
 
 /// A home's.
 #[derive(Debug, Clone)]
 pub(super) struct ReservationFiles {
     directory: FsPath,
+    is_durable: Arc<AtomicBool>,
 }
 
 impl ReservationFiles {
     /// The reservations of this home.
     pub(super) fn of(home: &Path) -> Self {
-        Self { directory: FsPath::from(home.join("iscsi/reservations").as_path()) }
+        let directory = FsPath::from(home.join("iscsi/reservations").as_path());
+        Self { directory, is_durable: Arc::default() }
     }
 
     fn file(&self, identity: &str) -> FsPath {
@@ -30,7 +39,26 @@ impl ReservationFiles {
                 _ => format!("_{byte:02x}"),
             })
             .collect();
-        self.directory.join(name)
+        if name.len() <= LONGEST_NAME {
+            return self.directory.join(name);
+        }
+        // No other name has an `x` behind its `_`.
+        let (begin, hash) = (&name[..STAYS], blake3::hash(identity.as_bytes()));
+        self.directory.join(format!("{begin}_x{}", hash.to_hex()))
+    }
+
+    /// Makes the directory and its name durable, once in a process: a record that was kept is not to go with it, and
+    /// who made it earlier may have been killed before it was.
+    fn make_directory(&self) -> Result<()> {
+        if self.is_durable.load(Relaxed) {
+            return Ok(());
+        }
+        self.directory.create_dir_all().map_err(|e| self.directory.error(e))?;
+        let above = self.directory.above();
+        above.sync_directory()?;
+        above.above().sync_directory()?;
+        self.is_durable.store(true, Relaxed);
+        Ok(())
     }
 
     /// What was kept of a disk.
@@ -59,11 +87,11 @@ impl ReservationFiles {
     /// # Errors
     /// Any error from writing; what was kept before is kept still.
     pub(super) async fn keep(&self, identity: &str, record: Option<&str>) -> Result<()> {
-        let (path, directory) = (self.file(identity), self.directory.clone());
+        let (path, files) = (self.file(identity), self.clone());
         let record = record.map(str::to_owned);
         offload(move || match record {
             Some(record) => {
-                directory.create_dir_all().map_err(|e| directory.error(e))?;
+                files.make_directory()?;
                 replace_file(&path, record.as_bytes())
             }
             None => match path.remove_synced() {
@@ -93,6 +121,25 @@ mod tests {
         assert_eq!(files.load("disk 00fe").await.unwrap(), None);
         files.keep(disk, None).await.unwrap();
         assert_eq!(files.load(disk).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_name_of_any_length_is_kept_and_told_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ReservationFiles::of(dir.path());
+        // Of 120 bytes, each of which takes three.
+        let disks = ["1", "2"].map(|last| format!("image {}{last}", "-._".repeat(40)));
+        for disk in &disks {
+            assert_eq!(files.load(disk).await.unwrap(), None);
+            files.keep(disk, Some(disk)).await.unwrap();
+        }
+        for disk in &disks {
+            assert_eq!(files.load(disk).await.unwrap().as_ref(), Some(disk));
+        }
+        // The longest one that is written as it is.
+        let disk = "a".repeat(LONGEST_NAME);
+        files.keep(&disk, Some("one")).await.unwrap();
+        assert!(dir.path().join("iscsi/reservations").join(&disk).is_file());
     }
 
     #[tokio::test]
