@@ -4,6 +4,7 @@
 use crate::carry::Mailbox;
 use crate::config::{self, QUEUE_SIZE, QUEUES, feature};
 use crate::counters::LiveCounters;
+use crate::export_use::ExportUse;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
 use crate::request;
@@ -32,6 +33,7 @@ type BackendResult<T> = std::result::Result<T, Refusal>;
 pub(crate) struct BackendSetup {
     pub(crate) name: String,
     pub(crate) device: Arc<dyn Device>,
+    pub(crate) usage: Arc<ExportUse>,
     /// What tells the disk from all others.
     pub(crate) identity: String,
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -214,6 +216,7 @@ impl Backend {
             kick: kick.into(),
             mailbox: Arc::clone(&ring.mailbox),
             device: Arc::clone(&self.terms.device),
+            usage: Arc::clone(&self.terms.usage),
             durability: if flushes { Durability::Buffered } else { Durability::Durable },
             id: request::id(&self.terms.identity),
             observer: self.terms.observer.clone(),

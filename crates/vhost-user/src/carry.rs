@@ -73,6 +73,7 @@ pub(crate) struct Completion {
 pub(crate) struct Mailbox {
     done: Mutex<Vec<Completion>>,
     stop: AtomicBool,
+    given_up: AtomicBool,
     /// Wakes the thread.
     wake: OwnedFd,
     /// Interrupts the guest.
@@ -92,6 +93,7 @@ impl Mailbox {
         Ok(Self {
             done: Mutex::default(),
             stop: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             wake,
             call: Mutex::default(),
             fault: Mutex::default(),
@@ -108,10 +110,26 @@ impl Mailbox {
         list.append(&mut self.done.lock());
     }
 
+    /// Has the thread look what there is to do.
+    pub(crate) fn wake(&self) {
+        signal(&self.wake);
+    }
+
     /// Has the ring end once what is in flight is done.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        signal(&self.wake);
+        self.wake();
+    }
+
+    /// Has the ring end as it is: what is in flight is not answered any more.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.stop();
+    }
+
+    /// Whether it is to end as it is.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// Whether it is to end.
@@ -161,30 +179,37 @@ fn signal(event: &OwnedFd) {
 
 /// A request that is being carried out. However that ends, the ring hears of it.
 #[derive(Debug)]
-struct Ticket {
+struct Ticket<S> {
     mailbox: Arc<Mailbox>,
     done: Option<Completion>,
+    /// A share of the use of the export. It goes before the ring hears: the ring is the last to act then.
+    share: Option<S>,
 }
 
-impl Drop for Ticket {
+impl<S> Drop for Ticket<S> {
     fn drop(&mut self) {
+        self.share = None;
         if let Some(done) = self.done.take() {
             self.mailbox.done.lock().push(done);
-            signal(&self.mailbox.wake);
+            self.mailbox.wake();
         }
     }
 }
 
-/// Does `work`, and tells the mailbox.
-pub(crate) fn carry_out(
+/// Does `work`, and tells the mailbox. The `share` of the use of the export goes when the device can be asked
+/// for nothing more.
+pub(crate) fn carry_out<S: Send>(
     device: Arc<dyn Device>,
+    share: S,
     mailbox: Arc<Mailbox>,
     head: u16,
     mut work: AwaitedOperation,
 ) -> impl Future<Output = ()> + Send {
-    let mut ticket = Ticket { mailbox, done: Some(Completion { head, outcome: None }) };
+    let done = Some(Completion { head, outcome: None });
+    let mut ticket = Ticket { mailbox, done, share: Some(share) };
     async move {
         let result = work.run(&*device).await;
+        drop(device);
         if let Some(done) = &mut ticket.done {
             done.outcome = Some((work, result));
         }
@@ -200,8 +225,17 @@ mod tests {
     async fn a_request_that_is_dropped_is_told_as_given_up() {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let device = Arc::new(Memory::new(1 << 20));
-        drop(carry_out(Arc::clone(&device) as _, Arc::clone(&mailbox), 7, AwaitedOperation::Flush));
-        carry_out(device, Arc::clone(&mailbox), 8, AwaitedOperation::Flush).await;
+        let flush = |head| {
+            carry_out(
+                Arc::clone(&device) as _,
+                (),
+                Arc::clone(&mailbox),
+                head,
+                AwaitedOperation::Flush,
+            )
+        };
+        drop(flush(7));
+        flush(8).await;
         let mut done = Vec::new();
         mailbox.take_done(&mut done);
         let told: Vec<_> = done.iter().map(|done| (done.head, done.outcome.is_some())).collect();
@@ -218,7 +252,7 @@ mod tests {
         let device = ScriptedDevice::new(Memory::new(1 << 20), full);
         let work =
             AwaitedOperation::Write(Span::between(0, 4096), vec![1; 4096], Durability::Buffered);
-        carry_out(Arc::new(device), Arc::clone(&mailbox), 1, work).await;
+        carry_out(Arc::new(device), (), Arc::clone(&mailbox), 1, work).await;
         let mut done = Vec::new();
         mailbox.take_done(&mut done);
         let (_, result) = done[0].outcome.as_ref().unwrap();

@@ -10,6 +10,7 @@
 //! | `backend` | one connection: what is negotiated, which rings run |
 //! | `ring` | one virtqueue, served by a thread of its own |
 //! | `request` | descriptor chains as requests: pure, on guest memory |
+//! | `export_use` | who uses an export, until nothing of it can change the disk any more |
 //! | `carry` | requests that wait for the device, away from the ring's thread |
 //! | `sink` | reads that are copied once, from the cache to the guest |
 //! | `inflight` | which requests are in flight, in memory that outlives the server |
@@ -24,6 +25,7 @@ mod backend;
 mod carry;
 mod config;
 mod counters;
+mod export_use;
 mod inflight;
 mod memory;
 mod request;

@@ -7,6 +7,7 @@
 
 use crate::carry::{AwaitedOperation, Completion, Mailbox, carry_out};
 use crate::counters::LiveCounters;
+use crate::export_use::ExportUse;
 use crate::inflight;
 use crate::memory::SharedRam;
 use crate::request::{Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, Status, grain};
@@ -46,6 +47,8 @@ pub(crate) struct RingSetup {
     pub(crate) kick: OwnedFd,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) device: Arc<dyn Device>,
+    /// For whom the ring, and each request that waits, acts.
+    pub(crate) usage: Arc<ExportUse>,
     /// Durability of every write: a driver that does not flush has each of them durable.
     pub(crate) durability: Durability,
     pub(crate) id: [u8; ID],
@@ -56,11 +59,11 @@ pub(crate) struct RingSetup {
     pub(crate) runtime: Handle,
 }
 
-/// A ring that is being served.
+/// A ring that is being served. It ends when this is dropped, too, but nobody waits for that.
 #[derive(Debug)]
 pub(crate) struct RunningRing {
     mailbox: Arc<Mailbox>,
-    thread: JoinHandle<u16>,
+    thread: Option<JoinHandle<u16>>,
 }
 
 impl RunningRing {
@@ -71,19 +74,26 @@ impl RunningRing {
     /// that cannot be waited for.
     pub(crate) fn start(setup: RingSetup) -> Result<Self> {
         let mailbox = Arc::clone(&setup.mailbox);
+        setup.usage.add_ring(&mailbox);
         let ring = Ring::new(setup)?;
         let thread = std::thread::Builder::new()
             .name(format!("vq{} {}", ring.index, ring.name))
             .spawn(move || ring.run())
             .map_err(|e| Error::io("a thread for a virtqueue", e))?;
-        Ok(Self { mailbox, thread })
+        Ok(Self { mailbox, thread: Some(thread) })
     }
 
     /// Waits until what is in flight is done; gives the first request that was not taken. `None` when the
     /// thread was lost by a fault of the program.
-    pub(crate) fn stop(self) -> Option<u16> {
+    pub(crate) fn stop(mut self) -> Option<u16> {
         self.mailbox.stop();
-        self.thread.join().ok()
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for RunningRing {
+    fn drop(&mut self) {
+        self.mailbox.stop();
     }
 }
 
@@ -142,6 +152,8 @@ struct Ring {
     /// Nothing is done any more: the guest or the front end broke the ring.
     broken: bool,
     logged: u32,
+    /// Behind the device: it goes last.
+    usage: Arc<ExportUse>,
 }
 
 impl Ring {
@@ -186,13 +198,23 @@ impl Ring {
             answered: false,
             broken: false,
             logged: 0,
+            usage: setup.usage,
         })
     }
 
     fn run(mut self) -> u16 {
+        while !self.usage.has_begun() {
+            if self.mailbox.is_stopped() {
+                return self.base;
+            }
+            self.sleep();
+        }
         let memory = Arc::clone(&self.memory);
         memory.access(|map| self.begin(map));
         loop {
+            if self.mailbox.is_given_up() {
+                return self.queue.next_avail();
+            }
             let next = memory.access(|map| self.turn(map));
             if memory.is_torn() && !self.broken {
                 self.breaks("memory that the front end shares is not there any more");
@@ -461,7 +483,7 @@ impl Ring {
         self.waiting += 1;
         self.held += held;
         let (device, mailbox) = (Arc::clone(&self.device), Arc::clone(&self.mailbox));
-        self.runtime.spawn(carry_out(device, mailbox, head, work));
+        self.runtime.spawn(carry_out(device, Arc::clone(&self.usage), mailbox, head, work));
     }
 
     /// Answers what the device has done.
@@ -609,4 +631,4 @@ impl Ring {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,11 +2,12 @@
 
 use crate::backend::{Backend, BackendSetup};
 use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
+use crate::export_use::{ExportUse, ExportUses, OlderUses};
 use block::{Error, Result};
 use nbd::server::{BusyPoll, Processors};
 use nbd::{Address, Exports, Listener, Peer, Purpose, SessionEnding};
 use std::collections::{BTreeSet, HashMap};
-use std::net::Shutdown;
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,10 @@ use vhost::vhost_user::{BackendReqHandler, Error as Broken};
 const BACKLOG: u32 = 16;
 /// How long accepting rests after it failed, for want of descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long rings that end as they are may take for what they are at.
+const LAST_TURN: Duration = Duration::from_millis(500);
+/// How long a connection waits for the one before until it says so.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Bounds on what front ends may take from a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,13 +62,14 @@ struct Inner {
     limits: FrontEndLimits,
     processors: Processors,
     counts: Arc<LiveCounters>,
+    uses: ExportUses,
 }
 
 impl VhostUserServer {
     /// A server of `exports`, which takes of these processors for busy polling.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
-        let counts = Arc::default();
-        Self { inner: Arc::new(Inner { exports, limits, processors, counts }) }
+        let (counts, uses) = (Arc::default(), ExportUses::default());
+        Self { inner: Arc::new(Inner { exports, limits, processors, counts, uses }) }
     }
 
     /// What was counted so far.
@@ -134,6 +140,11 @@ impl VhostUserServer {
         let all = async { while clients.join_next().await.is_some() {} };
         if tokio::time::timeout(self.inner.limits.stop_deadline, all).await.is_err() {
             let left = clients.len();
+            // Whoever comes next does their requests again; the devices may fail what is asked of them
+            // from here on, which no guest is to hear of.
+            self.inner.uses.give_up();
+            let all = async { while clients.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(LAST_TURN, all).await;
             clients.shutdown().await;
             let why = format!("{left} vhost-user connections had requests in flight to the end");
             return Err(Error::unavailable(why));
@@ -154,9 +165,18 @@ impl VhostUserServer {
             return;
         }
         let (inner, orders) = (Arc::clone(&self.inner), orders.clone());
+        // In the order in which they came.
+        let entered = stream
+            .as_fd()
+            .try_clone_to_owned()
+            .map(|socket| inner.uses.enter(&name, socket.into(), Handle::current()));
         clients.spawn(async move {
             let _counted = WhileThere::at(&inner.counts.connections);
-            if let Err(e) = connection(&inner, &name, stream, orders).await {
+            let ended = match entered {
+                Ok((usage, older)) => connection(&inner, &name, stream, usage, older, orders).await,
+                Err(e) => Err(Error::io("a vhost-user connection", e)),
+            };
+            if let Err(e) = ended {
                 inner.counts.refused.fetch_add(1, Relaxed);
                 tracing::warn!(export = name, error = e.message(), "vhost-user: refused");
             }
@@ -219,6 +239,8 @@ async fn connection(
     inner: &Inner,
     name: &str,
     stream: UnixStream,
+    usage: Arc<ExportUse>,
+    older: OlderUses,
     mut orders: watch::Receiver<bool>,
 ) -> Result<()> {
     let failed = |e| Error::io("a vhost-user connection", e);
@@ -227,6 +249,7 @@ async fn connection(
     let terms = BackendSetup {
         name: name.to_owned(),
         device: Arc::clone(session.device()),
+        usage: Arc::clone(&usage),
         identity: session.identity(),
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
@@ -234,9 +257,9 @@ async fn connection(
         processors: inner.processors.clone(),
         runtime: Handle::current(),
     };
+    usage.keep(session);
     let stream = stream.into_std().map_err(failed)?;
     stream.set_nonblocking(false).map_err(failed)?;
-    let hang_up = stream.try_clone().map_err(failed)?;
     tracing::debug!(export = name, %peer, "vhost-user: connected");
     let backend = Arc::new(Mutex::new(Backend::new(terms)));
     let (ended, mut ending) = oneshot::channel();
@@ -245,26 +268,48 @@ async fn connection(
         let _ = ended.send(serve(stream, handled, &export));
     });
     if let Err(e) = spawned {
-        session.close(SessionEnding::Lost).await;
+        drop(backend);
+        usage.end(SessionEnding::Lost).await;
         return Err(Error::io("a thread for a vhost-user connection", e));
     }
     // Cut off by its deadline, a stop leaves the thread to its requests.
-    let hung_up = HangUp(hang_up);
+    let hung_up = HangUp(Arc::clone(&usage));
     let stopped = async { drop(orders.wait_for(|stop| *stop).await) };
     let ending = tokio::select! {
         ending = &mut ending => ending.unwrap_or(SessionEnding::Lost),
         () = stopped => {
             // First what is in flight: a front end that is hung up on looks at once how far the used ring is.
-            let drained = drain(backend, name).await;
-            let _ = hung_up.0.shutdown(Shutdown::Both);
+            let drained = drain(Arc::clone(&backend), name).await;
+            usage.hang_up();
             match ending.await {
                 Ok(SessionEnding::Clean) => drained,
                 _ => SessionEnding::Lost,
             }
         }
+        never = begin(&usage, older, name) => match never {},
     };
-    session.close(ending).await;
+    drop((hung_up, backend));
+    // What was given up may be at the device for as long as that likes.
+    if !usage.is_given_up() {
+        usage.end(ending).await;
+    }
     Ok(())
+}
+
+/// Has a connection's rings served as soon as those of the connections before it have ended, which are
+/// over but may have requests at the device.
+async fn begin(usage: &ExportUse, older: OlderUses, name: &str) -> Infallible {
+    if older.are_there() {
+        let mut ended = std::pin::pin!(older.ended());
+        if tokio::time::timeout(SOON, &mut ended).await.is_err() {
+            let what =
+                "virtqueues wait until the disk has done what an earlier connection asked for";
+            tracing::info!(export = name, "{what}");
+            ended.await;
+        }
+        usage.begin();
+    }
+    std::future::pending().await
 }
 
 /// Ends a connection's rings once what is in flight is done; whether the guest had them stopped before, as
@@ -288,11 +333,11 @@ async fn drain(backend: Arc<Mutex<Backend>>, name: &str) -> SessionEnding {
     if spawned.is_err() { SessionEnding::Lost } else { ending.await.unwrap_or(SessionEnding::Lost) }
 }
 
-struct HangUp(std::os::unix::net::UnixStream);
+struct HangUp(Arc<ExportUse>);
 
 impl Drop for HangUp {
     fn drop(&mut self) {
-        let _ = self.0.shutdown(Shutdown::Both);
+        self.0.hang_up();
     }
 }
 
@@ -313,3 +358,6 @@ fn serve(
     tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");
     ending
 }
+
+#[cfg(test)]
+mod tests;

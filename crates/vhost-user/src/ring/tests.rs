@@ -1,6 +1,7 @@
 //! Rings, driven as a guest does, in memory of a file.
 
 use super::*;
+use crate::export_use::ExportUses;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, RamPart};
 use block::{Fault, ScriptedDevice};
@@ -8,29 +9,30 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-const MEMORY: u64 = 1 << 20;
-const SIZE: u16 = 16;
-const DISK: u64 = 1 << 20;
+pub(crate) const MEMORY: u64 = 1 << 20;
+pub(crate) const SIZE: u16 = 16;
+pub(crate) const DISK: u64 = 1 << 20;
 /// Where the driver has descriptors, rings, and the memory of its requests: 32 KiB for each.
-const DESCRIPTORS: u64 = 0;
-const AVAILABLE: u64 = 0x1000;
-const USED: u64 = 0x2000;
+pub(crate) const DESCRIPTORS: u64 = 0;
+pub(crate) const AVAILABLE: u64 = 0x1000;
+pub(crate) const USED: u64 = 0x2000;
 const BUFFERS: u64 = 0x10000;
 const BUFFER: u64 = 0x8000;
 
 /// A guest's side of a ring.
-struct Driver {
-    file: File,
+pub(crate) struct Driver {
+    pub(crate) file: File,
     memory: GuestRam,
-    kick: OwnedFd,
+    pub(crate) kick: OwnedFd,
     available: u16,
     seen: u16,
 }
 
 impl Driver {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let file = tempfile::tempfile().unwrap();
         file.set_len(MEMORY).unwrap();
         let part = RamPart { guest: 0, len: MEMORY, user: 0, offset: 0 };
@@ -71,6 +73,7 @@ impl Driver {
             kick: self.kick.try_clone().unwrap(),
             mailbox: Arc::new(Mailbox::new().unwrap()),
             device,
+            usage: usage(),
             durability: Durability::Buffered,
             id: *b"0123456789abcdef0123",
             observer: None,
@@ -82,7 +85,7 @@ impl Driver {
         .unwrap()
     }
 
-    fn put(&self, at: u64, bytes: &[u8]) {
+    pub(crate) fn put(&self, at: u64, bytes: &[u8]) {
         self.file.write_all_at(bytes, at).unwrap();
     }
 
@@ -99,12 +102,19 @@ impl Driver {
     }
 
     /// Where request `slot` has its data; header and status are before it.
-    fn data(slot: u16) -> u64 {
+    pub(crate) fn data(slot: u16) -> u64 {
         BUFFERS + u64::from(slot) * BUFFER + 64
     }
 
     /// Offers a request with three descriptors from `3 * slot` on. What it gives is to be there.
-    fn offer(&mut self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
+    pub(crate) fn offer(
+        &mut self,
+        slot: u16,
+        kind: u32,
+        sector: u64,
+        len: u32,
+        device_writes: bool,
+    ) {
         self.put_request(slot, kind, sector, len, device_writes);
         self.kick();
     }
@@ -127,12 +137,12 @@ impl Driver {
         self.put(AVAILABLE + 2, &self.available.to_le_bytes());
     }
 
-    fn used(&self) -> u16 {
+    pub(crate) fn used(&self) -> u16 {
         u16::from_le_bytes(self.get(USED + 2))
     }
 
     /// Waits for the next answer; gives its slot, its length, and its status.
-    async fn answer(&mut self) -> (u16, u32, u8) {
+    pub(crate) async fn answer(&mut self) -> (u16, u32, u8) {
         while self.used() == self.seen {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -142,6 +152,12 @@ impl Driver {
         let [status] = self.get(Self::data(slot) - 1);
         (slot, u32::from_le_bytes(self.get(at + 4)), status)
     }
+}
+
+/// A use that nothing was before.
+fn usage() -> Arc<ExportUse> {
+    let (socket, _) = UnixStream::pair().unwrap();
+    ExportUses::default().enter("test", socket, Handle::current()).0
 }
 
 /// Ends a ring away from the runtime's thread, on which its requests may wait.

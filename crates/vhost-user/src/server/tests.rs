@@ -1,0 +1,275 @@
+//! Connections that come and go, with a front end that goes on where its last connection left it.
+
+use super::*;
+use crate::inflight::Inflight;
+use crate::ring::tests::{AVAILABLE, DESCRIPTORS, DISK, Driver, MEMORY, SIZE, USED};
+use block::{Device, Fault, Memory, Operation, ScriptedDevice, Span};
+use nbd::{ExportSummary, Session};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::fs::File;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream as Socket;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A while in which what must not happen would have happened.
+const WHILE: Duration = Duration::from_millis(200);
+
+/// Messages of a front end.
+mod message {
+    pub(super) const GET_FEATURES: u32 = 1;
+    pub(super) const SET_FEATURES: u32 = 2;
+    pub(super) const SET_MEM_TABLE: u32 = 5;
+    pub(super) const SET_VRING_NUM: u32 = 8;
+    pub(super) const SET_VRING_ADDR: u32 = 9;
+    pub(super) const SET_VRING_BASE: u32 = 10;
+    pub(super) const SET_VRING_KICK: u32 = 12;
+    pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub(super) const SET_VRING_ENABLE: u32 = 18;
+    pub(super) const SET_INFLIGHT_FD: u32 = 32;
+}
+use message::*;
+
+/// One disk, and how many sessions have not ended.
+struct OneDisk {
+    device: Arc<dyn Device>,
+    sessions: Arc<AtomicUsize>,
+}
+
+#[async_trait::async_trait]
+impl Exports for OneDisk {
+    async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+        self.sessions.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(CountedSession {
+            device: Arc::clone(&self.device),
+            sessions: Arc::clone(&self.sessions),
+        }))
+    }
+}
+
+struct CountedSession {
+    device: Arc<dyn Device>,
+    sessions: Arc<AtomicUsize>,
+}
+
+impl Drop for CountedSession {
+    fn drop(&mut self) {
+        self.sessions.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait::async_trait]
+impl Session for CountedSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        "disk"
+    }
+
+    async fn close(self: Box<Self>, _: SessionEnding) {}
+}
+
+type PlannedDisk = ScriptedDevice<Arc<Memory>, fn(Operation) -> Fault>;
+
+/// A server of one disk, whose first write is held until it is let go.
+struct Rig {
+    server: VhostUserServer,
+    device: Arc<PlannedDisk>,
+    sessions: Arc<AtomicUsize>,
+    dir: tempfile::TempDir,
+    driver: Driver,
+    inflight: (File, u64),
+}
+
+/// The server while it serves.
+struct Serving {
+    stop: oneshot::Sender<()>,
+    serving: JoinSet<Result<()>>,
+}
+
+impl Serving {
+    async fn stop(mut self) -> Result<()> {
+        self.stop.send(()).unwrap();
+        self.serving.join_next().await.unwrap().unwrap()
+    }
+}
+
+impl Rig {
+    fn new(stop_deadline: Duration) -> Self {
+        let plan: fn(Operation) -> Fault = |operation| match operation {
+            Operation::Write(span) if span == Span::between(0, 512) => Fault::Hold,
+            _ => Fault::None,
+        };
+        let device = Arc::new(ScriptedDevice::new(Arc::new(Memory::new(DISK)), plan));
+        let sessions = Arc::new(AtomicUsize::new(0));
+        let exports = OneDisk { device: Arc::clone(&device) as _, sessions: Arc::clone(&sessions) };
+        let limits = FrontEndLimits { stop_deadline, ..FrontEndLimits::default() };
+        let server = VhostUserServer::new(Arc::new(exports), limits, Processors::new(2));
+        let (_, file, len) = Inflight::create(1).unwrap();
+        let (dir, driver) = (tempfile::tempdir().unwrap(), Driver::new());
+        Self { server, device, sessions, dir, driver, inflight: (file, len) }
+    }
+
+    async fn serve(&self) -> Serving {
+        let (_, names) = watch::channel(BTreeSet::from(["disk".to_owned()]));
+        let (stop, stopped) = oneshot::channel();
+        let (opened, open) = oneshot::channel();
+        let (server, dir) = (self.server.clone(), self.dir.path().to_owned());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let opened = || opened.send(()).unwrap();
+            server.serve(&dir, names, opened, async { stopped.await.unwrap_or(()) }).await
+        });
+        open.await.unwrap();
+        Serving { stop, serving }
+    }
+
+    /// Connects as a front end that has its ring served where it stands. The ring is known to be when this
+    /// returns.
+    fn connect(&self) -> FrontEnd {
+        let front = FrontEnd(Socket::connect(self.dir.path().join("disk")).unwrap());
+        let (driver, (inflight, len)) = (&self.driver, &self.inflight);
+        front.start(driver, inflight, *len);
+        front
+    }
+
+    fn writes(&self) -> usize {
+        self.device.calls.log().count(|call| matches!(call, Operation::Write(_)))
+    }
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.expect("it does not come");
+}
+
+struct FrontEnd(Socket);
+
+impl FrontEnd {
+    fn send(&self, request: u32, body: &[&[u8]], file: Option<BorrowedFd<'_>>) {
+        let body = body.concat();
+        let header = [request, 1, body.len() as u32].map(u32::to_ne_bytes).concat();
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        let files: Vec<_> = file.into_iter().collect();
+        if !files.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        }
+        let parts = [IoSlice::new(&header), IoSlice::new(&body)];
+        let sent = sendmsg(&self.0, &parts, &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(sent, header.len() + body.len());
+    }
+
+    fn ask(&self, request: u32) -> u64 {
+        self.send(request, &[], None);
+        let mut answer = [0; 20];
+        (&self.0).read_exact(&mut answer).unwrap();
+        u64::from_ne_bytes(answer[12..].try_into().unwrap())
+    }
+
+    fn start(&self, driver: &Driver, inflight: &File, len: u64) {
+        let (word, long) = (u32::to_ne_bytes, u64::to_ne_bytes);
+        let offered = self.ask(GET_FEATURES);
+        self.send(SET_FEATURES, &[&long(offered)], None);
+        self.ask(GET_PROTOCOL_FEATURES);
+        self.send(SET_PROTOCOL_FEATURES, &[&long(1 << 12)], None);
+        let memory = [1, 0].map(word).concat();
+        let region = [0, MEMORY, 0, 0].map(long).concat();
+        self.send(SET_MEM_TABLE, &[&memory, &region], Some(driver.file.as_fd()));
+        let rings = [1, SIZE].map(u16::to_ne_bytes).concat();
+        let area = [len, 0].map(long).concat();
+        self.send(SET_INFLIGHT_FD, &[&area, &rings, &[0; 4]], Some(inflight.as_fd()));
+        self.send(SET_VRING_NUM, &[&word(0), &word(u32::from(SIZE))], None);
+        self.send(SET_VRING_BASE, &[&word(0), &word(0)], None);
+        let addresses = [DESCRIPTORS, USED, AVAILABLE, 0].map(long).concat();
+        self.send(SET_VRING_ADDR, &[&word(0), &word(0), &addresses], None);
+        self.send(SET_VRING_KICK, &[&long(0)], Some(driver.kick.as_fd()));
+        self.send(SET_VRING_ENABLE, &[&word(0), &word(1)], None);
+        // Whoever answers this has done all of that.
+        self.ask(GET_FEATURES);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_is_taken_up_again_waits_for_what_the_last_one_has_at_the_disk() {
+    let mut rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    let lost = rig.connect();
+    rig.driver.put(Driver::data(0), &[1; 512]);
+    rig.driver.offer(0, 1, 0, 512, false);
+    rig.device.calls.until(|log| log.held == 1).await;
+    // The front end has lost its connection, and makes another one; the guest goes on.
+    drop(lost);
+    until(|| rig.server.counters().rings == 0).await; // it takes nothing more
+    let front = rig.connect();
+    rig.driver.put(Driver::data(1), &[2; 512]);
+    rig.driver.offer(1, 1, 8, 512, false);
+    tokio::time::sleep(WHILE).await;
+    assert_eq!((rig.writes(), rig.driver.used()), (1, 0), "two threads serve one ring");
+    rig.device.calls.release(1);
+    assert_eq!(rig.driver.answer().await, (0, 1, 0), "by the ring that ends");
+    assert_eq!(rig.driver.answer().await, (1, 1, 0));
+    assert_eq!(rig.writes(), 2, "nothing was done twice");
+    drop(front);
+    serving.stop().await.unwrap();
+    assert_eq!(rig.sessions.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stop_cut_off_holds_the_disk_and_answers_no_guest() {
+    let mut rig = Rig::new(Duration::from_millis(50));
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    rig.driver.put(Driver::data(0), &[1; 512]);
+    rig.driver.offer(0, 1, 0, 512, false);
+    rig.device.calls.until(|log| log.held == 1).await;
+    assert!(serving.stop().await.is_err());
+    assert_eq!(rig.sessions.load(Ordering::SeqCst), 1, "others could change the disk");
+    drop(front);
+    // As after a hand-over that failed: the same server goes on.
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    rig.driver.put(Driver::data(1), &[2; 512]);
+    rig.driver.offer(1, 1, 8, 512, false);
+    tokio::time::sleep(WHILE).await;
+    assert_eq!((rig.writes(), rig.driver.used()), (1, 0), "two threads serve one ring");
+    rig.device.calls.release(1);
+    // It landed, was not answered, and is done again before anything else.
+    rig.device.calls.until(|log| log.held == 1 && log.asked.len() == 3).await;
+    assert_eq!(rig.driver.answer().await, (1, 1, 0));
+    rig.device.calls.release(1);
+    assert_eq!(rig.driver.answer().await, (0, 1, 0));
+    until(|| rig.sessions.load(Ordering::SeqCst) == 1).await;
+    drop(front);
+    serving.stop().await.unwrap();
+    assert_eq!(rig.sessions.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_at_its_deadline_also_where_a_ring_waits_for_an_older_one() {
+    let mut rig = Rig::new(Duration::from_millis(50));
+    let serving = rig.serve().await;
+    let lost = rig.connect();
+    rig.driver.offer(0, 1, 0, 512, false);
+    rig.device.calls.until(|log| log.held == 1).await;
+    drop(lost);
+    let _front = rig.connect();
+    assert!(serving.stop().await.is_err());
+    assert_eq!(rig.driver.used(), 0);
+    rig.device.calls.release(1);
+    until(|| rig.sessions.load(Ordering::SeqCst) == 0).await;
+    assert_eq!(rig.driver.used(), 0, "it is the next server's");
+}
