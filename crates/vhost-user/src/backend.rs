@@ -50,6 +50,10 @@ pub(crate) struct Backend {
     features: u64,
     memory: GuestRam,
     inflight: Option<Inflight>,
+    /// Both, as the rings use them; nothing before one does.
+    shared: Option<Arc<SharedRam>>,
+    /// Whether a part of them was torn under an earlier guard.
+    torn: bool,
     rings: Vec<Vring>,
     /// No ring is served any more.
     closed: bool,
@@ -86,7 +90,8 @@ impl Backend {
     pub(crate) fn new(terms: BackendSetup) -> Self {
         let offered = config::features(terms.device.read_only());
         let (memory, inflight, rings) = (GuestRam::default(), None, Vec::new());
-        Self { terms, offered, features: 0, memory, inflight, rings, closed: false }
+        let (shared, torn, closed) = (None, false, false);
+        Self { terms, offered, features: 0, memory, inflight, shared, torn, rings, closed }
     }
 
     /// Whether rings are being served.
@@ -167,10 +172,26 @@ impl Backend {
         Ok(&mut self.rings[index])
     }
 
+    /// The memory as all rings use it.
+    fn shared(&mut self) -> Result<Arc<SharedRam>> {
+        if let Some(shared) = &self.shared {
+            return Ok(Arc::clone(shared));
+        }
+        let beside = self.inflight.as_ref().map(|inflight| Arc::clone(inflight.region()));
+        let shared = Arc::new(SharedRam::new(Arc::clone(self.memory.map()), beside, self.torn)?);
+        self.shared = Some(Arc::clone(&shared));
+        Ok(shared)
+    }
+
+    /// Has rings that are started from now on use the memory as it is then. None is served.
+    fn share_anew(&mut self) {
+        self.torn |= self.shared.take().is_some_and(|shared| shared.is_torn());
+    }
+
     /// Serves a ring if all is known of it that it takes.
     fn start_ring(&mut self, index: usize) -> BackendResult<()> {
         let ring = &self.rings[index];
-        let (Some(addresses), Some(kick)) = (ring.addresses, &ring.kick) else { return Ok(()) };
+        let (Some(addresses), true) = (ring.addresses, ring.kick.is_some()) else { return Ok(()) };
         if self.closed || ring.running.is_some() || !ring.enabled || ring.size == 0 {
             return Ok(());
         }
@@ -179,13 +200,14 @@ impl Backend {
             let why = format!("{MOST_RINGS} virtqueues are being served already");
             return Err(self.refuse(&Error::unavailable(why)));
         }
-        let running = self.serve(index as u16, addresses, kick).map_err(|e| self.refuse(&e))?;
+        let running = self.serve(index as u16, addresses).map_err(|e| self.refuse(&e))?;
         self.terms.counts.rings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.rings[index].running = Some(running);
         Ok(())
     }
 
-    fn serve(&self, index: u16, addresses: [u64; 3], kick: &File) -> Result<RunningRing> {
+    fn serve(&mut self, index: u16, addresses: [u64; 3]) -> Result<RunningRing> {
+        let memory = self.shared()?;
         let ring = &self.rings[usize::from(index)];
         let outside = || Error::invalid("a virtqueue does not lie in the memory that is shared");
         let [descriptors, available, used] =
@@ -197,13 +219,13 @@ impl Backend {
         queue.try_set_avail_ring_address(available?).map_err(wrong)?;
         queue.try_set_used_ring_address(used?).map_err(wrong)?;
         queue.set_event_idx(self.features & feature::EVENT_IDX != 0);
-        let beside = self.inflight.as_ref().map(|inflight| Arc::clone(inflight.region()));
-        let memory = SharedRam::new(Arc::clone(self.memory.map()), beside)?;
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.ring(index, ring.size));
         if inflight.is_none() {
             let (export, size) = (&self.terms.name, ring.size);
             tracing::debug!(export, ring = index, size, "requests in flight are not tracked");
         }
+        let kick =
+            ring.kick.as_ref().ok_or_else(|| Error::invalid("a virtqueue without a kick"))?;
         let kick = kick.try_clone().map_err(|e| Error::io("a virtqueue's kick", e))?;
         let flushes = self.features & feature::FLUSH != 0;
         RunningRing::start(RingSetup {
@@ -227,12 +249,18 @@ impl Backend {
         })
     }
 
-    /// Goes on with other memory.
-    fn change_memory(&mut self, memory: GuestRam) -> BackendResult<()> {
+    /// Goes on with other memory; whether all of it `is_new`.
+    fn change_memory(&mut self, memory: GuestRam, is_new: bool) -> BackendResult<()> {
         let running: Vec<usize> =
             (0..self.rings.len()).filter(|index| self.rings[*index].running.is_some()).collect();
         running.iter().try_for_each(|index| self.stop_ring(*index))?;
+        self.share_anew();
         self.memory = memory;
+        if is_new && std::mem::take(&mut self.torn) {
+            // A page of this may be the one.
+            let again = self.inflight.as_ref().map(Inflight::map_again).transpose();
+            self.inflight = again.map_err(|e| self.refuse(&e))?;
+        }
         running.into_iter().try_for_each(|index| self.start_ring(index))
     }
 }
@@ -293,7 +321,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         for (region, file) in regions.iter().zip(files) {
             memory = memory.with(part(region), file).map_err(|e| self.refuse(&e))?;
         }
-        self.change_memory(memory).map(|()| None)
+        self.change_memory(memory, true).map(|()| None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> BackendResult<()> {
@@ -411,6 +439,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
             return Err(Refusal::InvalidParam);
         }
         let (inflight, file, len) = Inflight::create(queues).map_err(|e| self.refuse(&e))?;
+        self.share_anew();
         self.inflight = Some(inflight);
         Ok((VhostUserInflight::new(len, 0, queues, size), file))
     }
@@ -421,7 +450,9 @@ impl VhostUserBackendReqHandlerMut for Backend {
         }
         let opened =
             Inflight::open(file, of.mmap_offset, of.mmap_size, of.num_queues, of.queue_size);
-        self.inflight = Some(opened.map_err(|e| self.refuse(&e))?);
+        let opened = opened.map_err(|e| self.refuse(&e))?;
+        self.share_anew();
+        self.inflight = Some(opened);
         Ok(())
     }
 
@@ -436,13 +467,13 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _postcopy: Option<bool>,
     ) -> BackendResult<Option<u64>> {
         let memory = self.memory.with(part(region), fd).map_err(|e| self.refuse(&e))?;
-        self.change_memory(memory).map(|()| None)
+        self.change_memory(memory, false).map(|()| None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> BackendResult<()> {
         let RamPart { guest, user, len, .. } = part(region);
         let memory = self.memory.without(guest, user, len).map_err(|e| self.refuse(&e))?;
-        self.change_memory(memory)
+        self.change_memory(memory, false)
     }
 
     fn set_device_state_fd(

@@ -86,6 +86,22 @@ impl Inflight {
         Ok(Self { region: Arc::new(region), start: start as usize, queues, room })
     }
 
+    /// The same memory, mapped anew.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when it cannot be mapped any more.
+    pub(crate) fn map_again(&self) -> Result<Self> {
+        let wrong = |why: &dyn std::fmt::Display| {
+            Error::invalid(format!(
+                "the memory of requests in flight cannot be mapped again: {why}"
+            ))
+        };
+        let file = self.region.file_offset().ok_or_else(|| wrong(&"it has no file"))?;
+        let region =
+            MmapRegion::from_file(file.clone(), self.region.size()).map_err(|e| wrong(&e))?;
+        Ok(Self { region: Arc::new(region), ..self.clone() })
+    }
+
     /// The mapping, to be guarded.
     pub(crate) fn region(&self) -> &Arc<MmapRegion> {
         &self.region

@@ -102,21 +102,29 @@ impl GuestRam {
     }
 }
 
-/// GuestRam by the guest's addresses, and other memory beside it, which may go away at any time.
+/// GuestRam by the guest's addresses, and other memory beside it, which may go away at any time. All rings of
+/// a connection share one: where one of them found a page missing, the others have this process's zeroes in
+/// its place, too.
 #[derive(Debug)]
 pub(crate) struct SharedRam {
     map: Arc<GuestMemoryMmap>,
     guard: Guarded,
+    /// A part of it was torn already when it was guarded anew.
+    torn_before: bool,
     // Mapped for as long as it is guarded.
     _beside: Option<Arc<MmapRegion>>,
 }
 
 impl SharedRam {
-    /// Guards both.
+    /// Guards both. `torn_before` says that a part of it was torn under an earlier guard.
     ///
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) where that cannot be done.
-    pub(crate) fn new(map: Arc<GuestMemoryMmap>, beside: Option<Arc<MmapRegion>>) -> Result<Self> {
+    pub(crate) fn new(
+        map: Arc<GuestMemoryMmap>,
+        beside: Option<Arc<MmapRegion>>,
+        torn_before: bool,
+    ) -> Result<Self> {
         use vm_memory::GuestMemoryBackend;
         let range = |region: &MmapRegion| {
             let start = region.as_ptr().expose_provenance();
@@ -128,7 +136,7 @@ impl SharedRam {
         // SAFETY: whole mappings, which live as long as the guard (above).
         let guard = unsafe { Guarded::new(ranges) }
             .ok_or_else(|| Error::unsupported("this process cannot handle SIGBUS"))?;
-        Ok(Self { map, guard, _beside: beside })
+        Ok(Self { map, guard, torn_before, _beside: beside })
     }
 
     /// Does `work` with the memory.
@@ -137,9 +145,11 @@ impl SharedRam {
         self.guard.access(|| work(&self.map))
     }
 
-    /// Whether a part of it was not there any more: what was read since is worth nothing.
+    /// Whether a part of it was not there any more: what was read before is worth nothing, and what was
+    /// written need not be where the guest looks.
+    #[inline]
     pub(crate) fn is_torn(&self) -> bool {
-        self.guard.is_torn()
+        self.torn_before || self.guard.was_torn()
     }
 }
 
@@ -204,7 +214,7 @@ mod tests {
     fn memory_whose_file_was_cut_short_reads_as_zeroes_and_is_torn() {
         let (part, file) = part(0, 0x4000, 0);
         let memory = GuestRam::default().with(part, file.try_clone().unwrap()).unwrap();
-        let shared = SharedRam::new(Arc::clone(memory.map()), None).unwrap();
+        let shared = SharedRam::new(Arc::clone(memory.map()), None, false).unwrap();
         shared.access(|map| map.write_obj(7_u8, GuestAddress(0x3000)).unwrap());
         assert!(!shared.is_torn());
         file.set_len(0x1000).unwrap();

@@ -34,6 +34,9 @@ const MOST_HELD: u64 = 64 << 20;
 /// Faults of the device that one ring may write into the log.
 const LOGGED: u32 = 16;
 
+/// Why a ring breaks that meets a page which cannot be had.
+const TORN: &str = "memory that the front end shares is not there any more";
+
 /// What a ring works with.
 pub(crate) struct RingSetup {
     pub(crate) name: String,
@@ -42,7 +45,7 @@ pub(crate) struct RingSetup {
     pub(crate) queue: Queue,
     /// The first request that is new, where nothing is known of those in flight.
     pub(crate) base: u16,
-    pub(crate) memory: SharedRam,
+    pub(crate) memory: Arc<SharedRam>,
     pub(crate) inflight: Option<inflight::RingInflight>,
     pub(crate) kick: OwnedFd,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -171,7 +174,7 @@ impl Ring {
             index: setup.index,
             queue,
             base: setup.base,
-            memory: Arc::new(setup.memory),
+            memory: setup.memory,
             inflight: setup.inflight,
             _kick: kick,
             poll,
@@ -217,7 +220,7 @@ impl Ring {
             }
             let next = memory.access(|map| self.turn(map));
             if memory.is_torn() && !self.broken {
-                self.breaks("memory that the front end shares is not there any more");
+                self.breaks(TORN);
             }
             if self.mailbox.is_stopped() && self.waiting == 0 {
                 return self.queue.next_avail();
@@ -239,6 +242,8 @@ impl Ring {
     /// Nothing of the ring is touched any more.
     fn breaks(&mut self, why: &str) {
         self.broken = true;
+        // Whatever seemed wrong then may have been read from what was not there.
+        let why = if self.memory.is_torn() { TORN } else { why };
         tracing::warn!(export = self.name, ring = self.index, why, "a virtqueue is broken");
         self.mailbox.tell_fault();
     }
@@ -356,6 +361,10 @@ impl Ring {
             Some(Some(_)) => return self.breaks("the guest offers a request that is in flight"),
             None => return self.breaks("the guest offers a descriptor that there is not"),
         }
+        // Not even noted as in flight: there may be no such request.
+        if self.memory.is_torn() {
+            return self.breaks(TORN);
+        }
         if let (Some(inflight), false) = (&mut self.inflight, again) {
             inflight.begin(head);
         }
@@ -427,7 +436,16 @@ impl Ring {
                 return self.answer(memory, chain, head, Status::Ok, written).map(|()| None);
             }
         };
+        self.intact()?;
         Ok(Some((work, began)))
+    }
+
+    /// Makes sure that what was read of the guest's memory up to now was there, and what was written is.
+    ///
+    /// # Errors
+    /// [`Broken`] where a page was missing.
+    fn intact(&self) -> Result<(), Broken> {
+        if self.memory.is_torn() { Err(Broken) } else { Ok(()) }
     }
 
     /// Reads for the guest if that needs no waiting; `None` when it does.
@@ -464,6 +482,9 @@ impl Ring {
         }
         let data = self.room.bytes(len);
         chain.gather(memory, data)?;
+        if self.memory.is_torn() {
+            return Err(Broken);
+        }
         Ok(match self.device.try_write(span, data) {
             Ok(Attempt::Done) => Ok(Ok(())),
             Ok(Attempt::WouldWait) => Err(data.to_vec()),
@@ -618,10 +639,12 @@ impl Ring {
         written: u32,
     ) -> Result<(), Broken> {
         chain.put_status(memory, status)?;
+        self.intact()?;
         if let Some(inflight) = &self.inflight {
             inflight.answer(head);
         }
         self.queue.add_used(memory, head, written.saturating_add(1)).map_err(|_| Broken)?;
+        self.intact()?;
         if let Some(inflight) = &self.inflight {
             inflight.end(head, self.queue.next_used());
         }

@@ -19,14 +19,16 @@ pub(crate) const DISK: u64 = 1 << 20;
 pub(crate) const DESCRIPTORS: u64 = 0;
 pub(crate) const AVAILABLE: u64 = 0x1000;
 pub(crate) const USED: u64 = 0x2000;
-const BUFFERS: u64 = 0x10000;
-const BUFFER: u64 = 0x8000;
+pub(crate) const BUFFERS: u64 = 0x10000;
+pub(crate) const BUFFER: u64 = 0x8000;
 
 /// A guest's side of a ring.
 pub(crate) struct Driver {
     pub(crate) file: File,
     memory: GuestRam,
     pub(crate) kick: OwnedFd,
+    /// Told that the ring is broken.
+    pub(crate) fault: OwnedFd,
     available: u16,
     seen: u16,
 }
@@ -37,8 +39,8 @@ impl Driver {
         file.set_len(MEMORY).unwrap();
         let part = RamPart { guest: 0, len: MEMORY, user: 0, offset: 0 };
         let memory = GuestRam::default().with(part, file.try_clone().unwrap()).unwrap();
-        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        Self { file, memory, kick, available: 0, seen: 0 }
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Self { file, memory, kick: event(), fault: event(), available: 0, seen: 0 }
     }
 
     fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> RunningRing {
@@ -63,15 +65,17 @@ impl Driver {
         queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).unwrap();
         queue.try_set_used_ring_address(GuestAddress(USED)).unwrap();
         let beside = inflight.map(|inflight| Arc::clone(inflight.region()));
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.set_fault(Some(self.fault.try_clone().unwrap()));
         RunningRing::start(RingSetup {
             name: "test".into(),
             index: 0,
             queue,
             base,
-            memory: SharedRam::new(Arc::clone(self.memory.map()), beside).unwrap(),
+            memory: Arc::new(SharedRam::new(Arc::clone(self.memory.map()), beside, false).unwrap()),
             inflight: inflight.map(|inflight| inflight.ring(0, SIZE).unwrap()),
             kick: self.kick.try_clone().unwrap(),
-            mailbox: Arc::new(Mailbox::new().unwrap()),
+            mailbox: Arc::new(mailbox),
             device,
             usage: usage(),
             durability: Durability::Buffered,
@@ -117,6 +121,23 @@ impl Driver {
     ) {
         self.put_request(slot, kind, sector, len, device_writes);
         self.kick();
+    }
+
+    /// Offers a write to the first sector whose data lies at `data`; all else is in the memory of slot 0.
+    pub(crate) fn offer_data_at(&mut self, data: u64) {
+        self.put_request(0, 1, 0, 512, false);
+        self.descriptor(1, data, 512, 1, 2);
+        self.kick();
+    }
+
+    /// Waits until it is told that the ring is broken.
+    pub(crate) async fn broken(&self) {
+        let told = async {
+            while rustix::io::read(&self.fault, &mut [0; 8]).is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), told).await.expect("the ring is not broken");
     }
 
     fn kick(&self) {
@@ -318,6 +339,25 @@ async fn memory_that_goes_away_breaks_the_ring_and_nothing_else() {
     driver.put(AVAILABLE + 2, &2_u16.to_le_bytes());
     rustix::io::write(&driver.kick, &1_u64.to_ne_bytes()).unwrap();
     assert!(stop(ring).await.is_some(), "the thread was lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_is_not_there_is_not_written_to_the_disk() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    disk.write(Span::between(0, 512), &[9; 512], Durability::Buffered).await.unwrap();
+    for device in [Arc::clone(&disk) as Arc<dyn Device>, slow(&disk, Fault::None)] {
+        let (inflight, _, _) = Inflight::create(1).unwrap();
+        let mut driver = Driver::new();
+        let ring = driver.serve(device, Some(&inflight));
+        driver.file.set_len(BUFFERS + BUFFER).unwrap();
+        driver.offer_data_at(BUFFERS + BUFFER);
+        driver.broken().await;
+        assert!(stop(ring).await.is_some());
+        let [status] = driver.get(Driver::data(0) - 1);
+        assert_eq!((driver.used(), status), (0, 0xff), "it was answered");
+        assert_eq!(disk.to_vec()[..512], [9; 512]);
+        assert_eq!(inflight.ring(0, SIZE).unwrap().recover(0), [0_u16], "it is in flight");
+    }
 }
 
 proptest! {

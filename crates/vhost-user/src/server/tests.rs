@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::inflight::Inflight;
-use crate::ring::tests::{AVAILABLE, DESCRIPTORS, DISK, Driver, MEMORY, SIZE, USED};
+use crate::ring::tests::{
+    AVAILABLE, BUFFER, BUFFERS, DESCRIPTORS, DISK, Driver, MEMORY, SIZE, USED,
+};
 use block::{Device, Fault, Memory, Operation, ScriptedDevice, Span};
 use nbd::{ExportSummary, Session};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -25,7 +27,9 @@ mod message {
     pub(super) const SET_VRING_NUM: u32 = 8;
     pub(super) const SET_VRING_ADDR: u32 = 9;
     pub(super) const SET_VRING_BASE: u32 = 10;
+    pub(super) const GET_VRING_BASE: u32 = 11;
     pub(super) const SET_VRING_KICK: u32 = 12;
+    pub(super) const SET_VRING_ERR: u32 = 14;
     pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
     pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(super) const SET_VRING_ENABLE: u32 = 18;
@@ -175,9 +179,27 @@ impl FrontEnd {
 
     fn ask(&self, request: u32) -> u64 {
         self.send(request, &[], None);
+        self.answer()
+    }
+
+    fn answer(&self) -> u64 {
         let mut answer = [0; 20];
         (&self.0).read_exact(&mut answer).unwrap();
         u64::from_ne_bytes(answer[12..].try_into().unwrap())
+    }
+
+    fn share(&self, driver: &Driver) {
+        let memory = [1, 0].map(u32::to_ne_bytes).concat();
+        let region = [0, MEMORY, 0, 0].map(u64::to_ne_bytes).concat();
+        self.send(SET_MEM_TABLE, &[&memory, &region], Some(driver.file.as_fd()));
+    }
+
+    /// Has the ring stop, as it is broken, and begin again.
+    fn start_again(&self, driver: &Driver) {
+        self.send(GET_VRING_BASE, &[&[0; 8]], None);
+        self.answer();
+        self.send(SET_VRING_KICK, &[&[0; 8]], Some(driver.kick.as_fd()));
+        self.ask(GET_FEATURES);
     }
 
     fn start(&self, driver: &Driver, inflight: &File, len: u64) {
@@ -186,9 +208,7 @@ impl FrontEnd {
         self.send(SET_FEATURES, &[&long(offered)], None);
         self.ask(GET_PROTOCOL_FEATURES);
         self.send(SET_PROTOCOL_FEATURES, &[&long(1 << 12)], None);
-        let memory = [1, 0].map(word).concat();
-        let region = [0, MEMORY, 0, 0].map(long).concat();
-        self.send(SET_MEM_TABLE, &[&memory, &region], Some(driver.file.as_fd()));
+        self.share(driver);
         let rings = [1, SIZE].map(u16::to_ne_bytes).concat();
         let area = [len, 0].map(long).concat();
         self.send(SET_INFLIGHT_FD, &[&area, &rings, &[0; 4]], Some(inflight.as_fd()));
@@ -196,6 +216,7 @@ impl FrontEnd {
         self.send(SET_VRING_BASE, &[&word(0), &word(0)], None);
         let addresses = [DESCRIPTORS, USED, AVAILABLE, 0].map(long).concat();
         self.send(SET_VRING_ADDR, &[&word(0), &word(0), &addresses], None);
+        self.send(SET_VRING_ERR, &[&long(0)], Some(driver.fault.as_fd()));
         self.send(SET_VRING_KICK, &[&long(0)], Some(driver.kick.as_fd()));
         self.send(SET_VRING_ENABLE, &[&word(0), &word(1)], None);
         // Whoever answers this has done all of that.
@@ -272,4 +293,26 @@ async fn a_stop_ends_at_its_deadline_also_where_a_ring_waits_for_an_older_one() 
     rig.device.calls.release(1);
     until(|| rig.sessions.load(Ordering::SeqCst) == 0).await;
     assert_eq!(rig.driver.used(), 0, "it is the next server's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_is_torn_is_so_for_all_rings_until_the_front_end_shares_it_anew() {
+    let mut rig = Rig::new(PATIENCE);
+    rig.device.calls.release(1);
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    rig.driver.file.set_len(BUFFERS + BUFFER).unwrap();
+    rig.driver.offer_data_at(BUFFERS + BUFFER);
+    rig.driver.broken().await;
+    // The server has zeroes of its own there, which no other ring may take for the guest's either.
+    rig.driver.file.set_len(MEMORY).unwrap();
+    rig.driver.put(BUFFERS + BUFFER, &[7; 512]);
+    front.start_again(&rig.driver);
+    rig.driver.broken().await;
+    assert_eq!((rig.writes(), rig.driver.used()), (0, 0));
+    front.share(&rig.driver);
+    assert_eq!(rig.driver.answer().await, (0, 1, 0));
+    assert_eq!(rig.device.inner().to_vec()[..512], [7; 512]);
+    drop(front);
+    serving.stop().await.unwrap();
 }
