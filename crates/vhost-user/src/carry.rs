@@ -1,5 +1,6 @@
 //! Requests that wait for the device, away from the ring's thread. They never touch guest memory.
 
+use crate::notifier::{Notifier, signal};
 use crate::request::DiscardRange;
 use block::{Device, Durability, Error, Result, Span};
 use parking_lot::Mutex;
@@ -77,9 +78,9 @@ pub(crate) struct Mailbox {
     /// Wakes the thread.
     wake: OwnedFd,
     /// Interrupts the guest.
-    call: Mutex<Option<OwnedFd>>,
+    call: Mutex<Option<Arc<Notifier>>>,
     /// Tells the front end that the ring is broken.
-    fault: Mutex<Option<OwnedFd>>,
+    fault: Mutex<Option<Arc<Notifier>>>,
 }
 
 impl Mailbox {
@@ -119,6 +120,9 @@ impl Mailbox {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
+        // The front end may have gone, and left nobody to make room.
+        let told_by = [self.call.lock().clone(), self.fault.lock().clone()];
+        told_by.iter().flatten().for_each(|notifier| notifier.free());
     }
 
     /// Has the ring end as it is: what is in flight is not answered any more.
@@ -139,17 +143,24 @@ impl Mailbox {
 
     /// The guest is interrupted by this from now on, and once at once: an interrupt may have got lost.
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) {
+        let call = call.map(|call| Arc::new(Notifier::new(call)));
         if let Some(call) = &call {
-            signal(call);
+            call.tell_if_there_is_room();
         }
-        *self.call.lock() = call;
+        let old = std::mem::replace(&mut *self.call.lock(), call);
+        if let Some(old) = old {
+            old.free();
+        }
     }
 
-    /// Interrupts the guest.
+    /// Interrupts the guest, without a lock while that may wait.
     #[inline]
     pub(crate) fn call(&self) {
-        if let Some(call) = &*self.call.lock() {
-            signal(call);
+        let call = self.call.lock().clone();
+        match call {
+            Some(call) if self.is_stopped() => call.tell_if_there_is_room(),
+            Some(call) => call.tell(),
+            None => {}
         }
     }
 
@@ -161,20 +172,16 @@ impl Mailbox {
 
     /// The front end is told by this that the ring is broken.
     pub(crate) fn set_fault(&self, fault: Option<OwnedFd>) {
-        *self.fault.lock() = fault;
+        *self.fault.lock() = fault.map(|fault| Arc::new(Notifier::new(fault)));
     }
 
     /// Tells the front end that the ring is broken.
     pub(crate) fn tell_fault(&self) {
-        if let Some(fault) = &*self.fault.lock() {
-            signal(fault);
+        let fault = self.fault.lock().clone();
+        if let Some(fault) = fault {
+            fault.tell_if_there_is_room();
         }
     }
-}
-
-/// Counts an event; what cannot be told to a descriptor of the front end is its own loss.
-fn signal(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
 /// A request that is being carried out. However that ends, the ring hears of it.
@@ -240,6 +247,73 @@ mod tests {
         mailbox.take_done(&mut done);
         let told: Vec<_> = done.iter().map(|done| (done.head, done.outcome.is_some())).collect();
         assert_eq!(told, [(7, false), (8, true)]);
+    }
+
+    /// A pipe whose front end reads nothing, full.
+    fn full_pipe() -> (OwnedFd, OwnedFd) {
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        let flags = rustix::fs::fcntl_getfl(&writes).unwrap();
+        let nonblocking = flags | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&writes, nonblocking).unwrap();
+        while rustix::io::write(&writes, &[0; 4096]).is_ok() {}
+        rustix::fs::fcntl_setfl(&writes, flags).unwrap();
+        (reads, writes)
+    }
+
+    /// An eventfd that waits, full.
+    fn full_eventfd() -> OwnedFd {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        event
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "threads that may wait for ever, in real time")]
+    fn nobody_waits_for_a_front_end_that_does_not_look() {
+        let (_reads, pipe) = full_pipe();
+        for (event, change) in [
+            (pipe.try_clone().unwrap(), false),
+            (pipe, true),
+            (full_eventfd(), false),
+            (full_eventfd(), true),
+        ] {
+            let (told, done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let mailbox = Arc::new(Mailbox::new().unwrap());
+                mailbox.set_fault(Some(event.try_clone().unwrap()));
+                mailbox.set_call(Some(event));
+                mailbox.tell_fault();
+                let ring = Arc::clone(&mailbox);
+                let ring = std::thread::spawn(move || ring.call());
+                // Where the ring waits, it does so without the lock until it is stopped or told otherwise.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                match change {
+                    true => mailbox.set_call(None),
+                    false => mailbox.stop(),
+                }
+                told.send(ring.join()).unwrap();
+            });
+            let ended = done.recv_timeout(std::time::Duration::from_secs(60));
+            ended.expect("somebody waits").unwrap();
+        }
+    }
+
+    #[test]
+    fn an_event_is_counted_by_whatever_takes_it() {
+        let mailbox = Mailbox::new().unwrap();
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        mailbox.set_call(Some(event.try_clone().unwrap()));
+        mailbox.call();
+        mailbox.stop();
+        mailbox.call();
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 3, "once when it is set");
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        mailbox.set_call(Some(writes));
+        mailbox.call();
+        let mut counts = [0; 64];
+        assert_eq!(rustix::io::read(&reads, &mut counts), Ok(16));
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@
 //! | `request` | descriptor chains as requests: pure, on guest memory |
 //! | `export_use` | who uses an export, until nothing of it can change the disk any more |
 //! | `carry` | requests that wait for the device, away from the ring's thread |
+//! | `notifier` | what tells the front end that something happened |
 //! | `sink` | reads that are copied once, from the cache to the guest |
 //! | `inflight` | which requests are in flight, in memory that outlives the server |
 //! | `memory` | the guest's memory, mapped and guarded |
@@ -28,6 +29,7 @@ mod counters;
 mod export_use;
 mod inflight;
 mod memory;
+mod notifier;
 mod request;
 mod ring;
 pub mod server;
