@@ -395,8 +395,8 @@ fn what_has_not_gone_up_can_be_dropped() {
 fn what_is_on_its_way_up_can_be_dropped() {
     let lab = Lab::new(95);
     let here = lab.machine();
-    // All of it would take a quarter of an hour.
-    here.attach(&["--up", "4KiB"]);
+    // All of it would take minutes.
+    here.attach(&["--up", "32KiB"]);
     let mut client = here.client();
     let mut written = lab.image.clone();
     write(&mut client, &mut written, 5 << 20, &content::random(8, 4 << 20));

@@ -70,11 +70,30 @@ struct Uplink {
     uploaded: AtomicU64,
     scanned: AtomicU64,
     stored: AtomicU64,
+    /// Objects that wait for the budget.
+    waiting: AtomicU64,
+}
+
+/// An object waits for the budget, until this is dropped.
+struct BudgetWait<'a>(&'a AtomicU64);
+
+impl<'a> BudgetWait<'a> {
+    fn begin(waiting: &'a AtomicU64) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for BudgetWait<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[async_trait]
 impl UploadPace for Uplink {
     async fn admit(&self, bytes: u64) {
+        let _waiting = BudgetWait::begin(&self.waiting);
         self.budget.spend(bytes).await;
     }
 
@@ -137,6 +156,7 @@ impl WriteBack {
             uploaded: AtomicU64::new(0),
             scanned: AtomicU64::new(0),
             stored: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         });
         let (progress, followed, asked) =
             (Mutex::default(), Mutex::default(), watch::Sender::new(0));
@@ -276,7 +296,9 @@ impl WriteBack {
                 () = disk.until_waited_for() => return Ok(()),
                 _ = tick.tick() => {
                     let uploaded = self.uplink.uploaded();
-                    if uploaded != last.0 || self.budget.is_paused() {
+                    // What waits for the budget says nothing of the store.
+                    let waits = self.uplink.waiting.load(Ordering::Relaxed) > 0;
+                    if uploaded != last.0 || waits || self.budget.is_paused() {
                         last = (uploaded, Instant::now());
                     }
                     match last.1.elapsed() < STALL {
