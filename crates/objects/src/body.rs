@@ -9,8 +9,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, Result};
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 /// What has come of an object, or of a range of one.
 struct PartialBody {
@@ -70,12 +69,6 @@ impl PartialBody {
     }
 }
 
-/// The answer of somebody who has so long to go on.
-async fn within<T>(limit: Duration, what: impl Future<Output = T>) -> Result<T> {
-    let late = |_| failure(ErrorKind::TimedOut, format!("no answer in {} s", limit.as_secs()));
-    timeout(limit, what).await.map_err(late)
-}
-
 impl Patient {
     /// One reading, body and all. Nobody gives up as long as something comes each time.
     ///
@@ -109,7 +102,7 @@ impl Patient {
         }
         let (read, began) = (self.ask(), Instant::now());
         let limit = self.patience().read;
-        let answer = within(limit, self.backend().get_opts(location, options)).await??;
+        let answer = self.within(limit, self.backend().get_opts(location, options)).await??;
         let body = match came {
             Some(body) if body.len > 0 => {
                 if !body.goes_on_with(&answer) {
@@ -123,8 +116,9 @@ impl Patient {
         };
         let wanted = body.rest();
         let mut frames = answer.into_stream();
-        while let Some(part) = within(limit, frames.next()).await? {
+        while let Some(part) = self.within(limit, frames.next()).await? {
             body.push(part?);
+            self.moves();
             if body.rest().start > wanted.end {
                 body.forget();
                 return Err(failure(ErrorKind::InvalidData, "the body is too long".to_owned()));
@@ -145,12 +139,14 @@ mod tests {
     use super::super::layer::{object_layer, ranges_by_get};
     use super::*;
     use crate::Patience;
+    use crate::testing::{ScriptedStore, StoreCall, StoreFault};
     use async_trait::async_trait;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt};
     use std::fmt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     const FRAME: usize = 1 << 10;
     const LEN: usize = 100 << 10;
@@ -255,6 +251,36 @@ mod tests {
         };
         let (read, ()) = tokio::join!(patient.get(&path), replaced);
         assert_eq!(read.unwrap().bytes().await.unwrap(), content(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_waits_for_others_on_its_connection_is_not_asked_for_again() {
+        let (first, path) = (Path::from("first"), Path::from("behind it"));
+        let inner = InMemory::new();
+        inner.put(&first, "a".into()).await.unwrap();
+        inner.put(&path, "b".into()).await.unwrap();
+        let behind = path.clone();
+        let link = ScriptedStore::new(Arc::new(inner), move |call| match call {
+            StoreCall::Get(path) if *path == behind => StoreFault::Delay(50 * SECOND),
+            _ => StoreFault::Delay(5 * SECOND),
+        });
+        let one = Patient::batching(Arc::new(link.clone()), Patience::COMMAND);
+        // Each over its own: one that hangs says nothing of the others.
+        let several = Patient::new(Arc::new(link.clone()), Patience::COMMAND);
+        for (patient, comes) in [(one, true), (several, false)] {
+            let others = async {
+                loop {
+                    patient.get(&first).await.unwrap();
+                }
+            };
+            let read = tokio::select! {
+                read = patient.get(&path) => read,
+                never = others => never,
+            };
+            assert_eq!(read.is_ok(), comes);
+            let asked = |call: &StoreCall| matches!(call, StoreCall::Get(at) if *at == path);
+            assert!(!comes || link.calls.log().count(asked) == 1, "it was asked for again");
+        }
     }
 
     #[tokio::test(start_paused = true)]

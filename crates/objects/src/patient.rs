@@ -18,6 +18,7 @@ use object_store::{
     Error, GetOptions, GetResult, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutOptions,
     PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::ErrorKind;
@@ -35,6 +36,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// itself gives up one that stands still. An attempt that takes longer than it may is made again from its first byte,
 /// and would never end.
 const SLOWEST: u64 = 4 << 10;
+/// How many times as long as usual an answer may wait for others.
+const BEHIND: u32 = 6;
 /// Removals at the same time.
 const REMOVALS: usize = 10;
 
@@ -78,6 +81,8 @@ pub(crate) struct Patient {
     reads: Arc<BackendReadMeter>,
     /// The same backend, if it answers several ranges in one request.
     batches: Option<Arc<dyn RangeBatches>>,
+    /// When something came last of any read.
+    moved: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Attempts at something, since the first one.
@@ -113,7 +118,8 @@ impl LiveRetryCounters {
 
 impl Patient {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
-        Self { inner, patience, tally: Arc::default(), reads: Arc::default(), batches: None }
+        let (tally, reads, moved) = (Arc::default(), Arc::default(), Arc::default());
+        Self { inner, patience, tally, reads, batches: None, moved }
     }
 
     /// The same for a backend that answers several ranges of an object in one request. One request for each would
@@ -141,6 +147,37 @@ impl Patient {
     /// A request for something to read is made.
     pub(super) fn ask(&self) -> BackendRead<'_> {
         self.reads.begin()
+    }
+
+    /// Something came of a read.
+    pub(super) fn moves(&self) {
+        *self.moved.lock() = Some(Instant::now());
+    }
+
+    /// The answer of a backend that has so long to go on. One that sends all its answers over one connection has them
+    /// wait for each other: as long as others come, one that does not has [`BEHIND`] times as long. To ask again would
+    /// only make what waits longer.
+    ///
+    /// # Errors
+    /// A failure that may pass when it stands still for longer.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let mut answer = std::pin::pin!(answer);
+        loop {
+            if let Ok(answered) = timeout(limit, &mut answer).await {
+                return Ok(answered);
+            }
+            let others_come = self.moved.lock().is_some_and(|moved| moved.elapsed() < limit);
+            let waits = self.batches.is_some() && others_come && began.elapsed() < limit * BEHIND;
+            if !waits {
+                let why = format!("no answer in {} s", began.elapsed().as_secs());
+                return Err(failure(ErrorKind::TimedOut, why));
+            }
+        }
     }
 
     /// So many bytes came in one request, since it `began`.

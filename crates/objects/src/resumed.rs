@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore, Result};
 use std::io::ErrorKind;
 use std::ops::Range;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 impl RangeBatches for Patient {
     fn ranges<'a>(
@@ -90,9 +90,10 @@ impl Resumed<'_> {
                 self.read = Some(self.patient.ask());
             }
             let parts = self.parts.get_or_insert_with(|| self.batches.ranges(self.location, rest));
-            let failed = match timeout(limit, parts.next()).await {
+            let failed = match self.patient.within(limit, parts.next()).await {
                 Ok(Some(Ok(part))) => {
                     (self.rest, self.attempts) = (others, Attempts::begin());
+                    self.patient.moves();
                     self.came += part.len() as u64;
                     if others.is_empty() {
                         self.patient.came(self.came, self.began);
@@ -107,9 +108,7 @@ impl Resumed<'_> {
                     let why = "an answer ended before its last part".to_owned();
                     failure(ErrorKind::UnexpectedEof, why)
                 }
-                Err(_) => {
-                    failure(ErrorKind::TimedOut, format!("no answer in {} s", limit.as_secs()))
-                }
+                Err(late) => late,
             };
             // What a link took that broke says nothing of what it takes.
             self.parts = None;
