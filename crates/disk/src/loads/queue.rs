@@ -23,8 +23,9 @@ use tokio::sync::Semaphore;
 const TRIP: u64 = 64 << 10;
 /// The most chunks of a request: they are to be in memory soon after their bytes.
 const MOST: usize = 128;
-/// A request that takes longer does not count as under way any more: the store tries again, or
-/// hangs, and others are not to wait for that.
+/// A request that takes longer, while no other is answered either, does not count as under way any more: the store
+/// tries again, or hangs, and others are not to wait for that. Over a thin link all take long, and more of them at a
+/// time would only have all wait longer.
 pub(super) const LATE: Duration = Duration::from_secs(3);
 
 /// Why a chunk is loaded; the first goes first.
@@ -123,6 +124,8 @@ pub(super) struct LoadQueue {
     /// Requests that count as under way, the oldest first, also requests of no guest.
     under_way: BTreeSet<RequestNumber>,
     unasked: usize,
+    /// When the store answered last.
+    answered: Duration,
     depth: Option<LoadDepth>,
     reach: Reach,
     /// What of the store's time each request under way had since the beginning, were it shared out
@@ -160,6 +163,7 @@ impl LoadQueue {
             requests: HashMap::new(),
             under_way: BTreeSet::new(),
             unasked: 0,
+            answered: Duration::ZERO,
             depth,
             reach: Reach::new(),
             served: Duration::ZERO,
@@ -263,6 +267,9 @@ impl LoadQueue {
         let Some(wanted) = self.wanted.get_mut(&key) else { return };
         let LoadPhase::Come(run) = wanted.turn else { return };
         wanted.turn = LoadPhase::Over;
+        if answered {
+            self.answered = now;
+        }
         self.reckon(now);
         let Some(request) = self.requests.get_mut(&run) else { return };
         // With the first of its chunks all of its bytes are there.
@@ -323,7 +330,7 @@ impl LoadQueue {
         self.reckon(now);
         while let Some(oldest) = self.under_way.first().copied() {
             let Some(request) = self.requests.get(&oldest) else { break };
-            if now.saturating_sub(request.began) < LATE {
+            if now.saturating_sub(request.began.max(self.answered)) < LATE {
                 break;
             }
             let urgency = request.urgency;

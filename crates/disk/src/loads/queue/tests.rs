@@ -302,6 +302,21 @@ fn a_request_that_hangs_keeps_nobody_out_for_long() {
 }
 
 #[test]
+fn requests_that_all_take_long_are_no_more_at_a_time() {
+    let mut queue = LoadQueue::new(2);
+    let slow = join(&mut queue, 1, &lone(1), Urgency::Demand);
+    let other = join(&mut queue, 2, &lone(2), Urgency::Demand);
+    let next = join(&mut queue, 3, &lone(3), Urgency::Demand);
+    queue.landed(&other, true, LATE - MS);
+    assert!(has_come(&next), "there is room again");
+    let last = join_at(&mut queue, 4, &lone(4), Urgency::Demand, LATE + MS);
+    assert!(!has_come(&last), "the store answers, one after the other");
+    queue.go_on(2 * LATE - MS);
+    assert!(has_come(&last), "nothing came for long");
+    queue.leave(&slow, 2 * LATE);
+}
+
+#[test]
 fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
     for fails in [true, false] {
         let mut queue = LoadQueue::new(64);
