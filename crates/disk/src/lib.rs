@@ -34,11 +34,13 @@
 //! | `ownership` | [`OwnershipQuestion`], who holds an open disk, asked of the store without the disk |
 //! | `confirm` | whether this server still holds an open disk |
 //! | `lease` | who may use an open disk inside this process |
+//! | `taking` | disks of which the store has not said yet that they were taken |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
 //! | `overlay` | [`Room`], private blocks that lie elsewhere than in the home |
 //! | `health` | whether a disk is short of room or slow, and the store slow |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
+//! | `changes` | changes of a disk as a whole: one at a time, and who makes way |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `mark` | whether a disk still holds what it did |
 //! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |

@@ -92,6 +92,54 @@ impl Disks {
         Ok(describe(&record, OwnBlocks::NONE))
     }
 
+    /// Finds out what came of a take that was interrupted: what it left of a disk that is not this server's goes.
+    /// Nothing is asked where none was.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store does not say;
+    /// [`Conflict`](ErrorKind::Conflict) while somebody is at it; any error from the file system.
+    pub async fn settle_take(&self, name: &str) -> Result<()> {
+        check_name("disk", name)?;
+        let (at, own) = (self.directory.join(name), name.to_owned());
+        let left = offload(move || {
+            if !taking::is_open(&at) {
+                return Ok(None);
+            }
+            let lock = lock_existing(&at, &own)?;
+            // Whoever had the lock may have ended it.
+            Ok(if taking::is_open(&at) { Some((lock, DiskRecord::load(&at)?)) } else { None })
+        });
+        let Some((_lock, record)) = left.await? else { return Ok(()) };
+        let is_taken = taking::came_through(&self.store, &record, self.server().await?).await?;
+        let (home, name) = (self.directory.clone(), name.to_owned());
+        offload(move || if is_taken { taking::end(&home.join(&name)) } else { clear(&home, &name) })
+            .await
+    }
+
+    /// Removes what is here of a disk that another server took, when nothing was written to it that the store does not
+    /// have. Says whether it did.
+    ///
+    /// # Errors
+    /// Any error from the store and the file system.
+    pub async fn drop_lost(&self, name: &str) -> Result<bool> {
+        check_name("disk", name)?;
+        let (at, own) = (self.directory.join(name), name.to_owned());
+        let blank = offload(move || {
+            let lock = lock_existing(&at, &own)?;
+            let record = DiskRecord::load(&at)?;
+            let blocks = OwnBlocks::of_closed(&at, &record);
+            let is_blank = record.name == own && blocks.none && blocks.room == 0;
+            Ok(is_blank.then_some((lock, record)))
+        });
+        let Some((_lock, record)) = blank.await? else { return Ok(false) };
+        if !self.is_lost(&record, self.server().await?).await? {
+            return Ok(false);
+        }
+        let (home, name) = (self.directory.clone(), name.to_owned());
+        offload(move || clear(&home, &name)).await?;
+        Ok(true)
+    }
+
     /// Fails while the holder of a disk is at work, or when it is this very server.
     async fn check_gone(&self, found: &RefRecord, holder: ServerId, own: ServerId) -> Result<()> {
         let name = &found.name;
@@ -250,7 +298,7 @@ impl Disks {
 
     /// Whether another server holds the disk of a record, or the store knows another disk of its
     /// name.
-    pub(crate) async fn is_lost(&self, record: &DiskRecord, server: ServerId) -> Result<bool> {
+    async fn is_lost(&self, record: &DiskRecord, server: ServerId) -> Result<bool> {
         let Some(found) = self.store.refs().get(RefKind::Disk, &record.name).await? else {
             return Ok(false);
         };

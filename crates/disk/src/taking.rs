@@ -2,15 +2,13 @@
 //! says so. Such a directory holds nothing, and may be of a disk that somebody else has: it opens only once the store
 //! says that the take came through, and goes when it says that it did not.
 
-use crate::disk::OwnBlocks;
-use crate::disks::{Disks, clear, lock_existing};
 use crate::fence::{self, Tenure};
 use crate::record::DiskRecord;
 use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, Result, offload};
 use std::io;
 use std::path::Path;
-use store::{RefKind, RefRecord, ServerId, Store, check_name};
+use store::{RefKind, RefRecord, ServerId, Store};
 
 /// The file.
 const FILE: &str = "taking";
@@ -36,7 +34,14 @@ pub(crate) fn is_open(directory: &FsPath) -> bool {
 }
 
 /// Asks the store whether the disk of a record was taken by `server`.
-async fn came_through(store: &Store, record: &DiskRecord, server: ServerId) -> Result<bool> {
+///
+/// # Errors
+/// Any error from the store.
+pub(crate) async fn came_through(
+    store: &Store,
+    record: &DiskRecord,
+    server: ServerId,
+) -> Result<bool> {
     let name = &record.name;
     let found = store.refs().get(RefKind::Disk, name).await.map_err(|e| {
         e.context(format!("whether disk {name:?} was taken is not known before the store answers"))
@@ -74,53 +79,4 @@ pub(crate) async fn confirm(
     Err(Error::conflict(format!(
         "disk {name:?} was not taken, as that was interrupted or refused: take it again ('sojourn disk take {name}')"
     )))
-}
-
-impl Disks {
-    /// Finds out what came of a take that was interrupted: what it left of a disk that is not this server's goes.
-    /// Nothing is asked where none was.
-    ///
-    /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store does not say;
-    /// [`Conflict`](ErrorKind::Conflict) while somebody is at it; any error from the file system.
-    pub async fn settle_take(&self, name: &str) -> Result<()> {
-        check_name("disk", name)?;
-        let (at, own) = (self.directory.join(name), name.to_owned());
-        let left = offload(move || {
-            if !is_open(&at) {
-                return Ok(None);
-            }
-            let lock = lock_existing(&at, &own)?;
-            // Whoever had the lock may have ended it.
-            Ok(if is_open(&at) { Some((lock, DiskRecord::load(&at)?)) } else { None })
-        });
-        let Some((_lock, record)) = left.await? else { return Ok(()) };
-        let is_taken = came_through(&self.store, &record, self.server().await?).await?;
-        let (home, name) = (self.directory.clone(), name.to_owned());
-        offload(move || if is_taken { end(&home.join(&name)) } else { clear(&home, &name) }).await
-    }
-
-    /// Removes what is here of a disk that another server took, when nothing was written to it that the store does not
-    /// have. Says whether it did.
-    ///
-    /// # Errors
-    /// Any error from the store and the file system.
-    pub async fn drop_lost(&self, name: &str) -> Result<bool> {
-        check_name("disk", name)?;
-        let (at, own) = (self.directory.join(name), name.to_owned());
-        let blank = offload(move || {
-            let lock = lock_existing(&at, &own)?;
-            let record = DiskRecord::load(&at)?;
-            let blocks = OwnBlocks::of_closed(&at, &record);
-            let is_blank = record.name == own && blocks.none && blocks.room == 0;
-            Ok(is_blank.then_some((lock, record)))
-        });
-        let Some((_lock, record)) = blank.await? else { return Ok(false) };
-        if !self.is_lost(&record, self.server().await?).await? {
-            return Ok(false);
-        }
-        let (home, name) = (self.directory.clone(), name.to_owned());
-        offload(move || clear(&home, &name)).await?;
-        Ok(true)
-    }
 }

@@ -19,7 +19,7 @@ const BATCHES: usize = 5;
 pub(crate) struct Pipeline<'a> {
     pub(crate) feed: Feed,
     store: &'a Store,
-    /// Of zstd.
+    /// The level of zstd.
     level: i32,
     known: Arc<ChunkTable>,
     tasks: JoinSet<(u64, Result<Worked>)>,
