@@ -446,6 +446,7 @@ fn a_disk_is_not_changed_below_a_block_device_even_while_its_keeper_is_away() {
     }
     content::assert_same("refused", &read_all(&mut here.client()), &mine);
     // Nor does it go on over what another machine makes of it.
+    here.until("done", |status| status["upload"]["state"] == "done");
     lab.home.run(&["disk", "take", "alice", "--force"]);
     here.until("gone, as the store has all of it", |status| status.is_null());
     lab.home.run(&["disk", "release", "alice"]);
