@@ -80,6 +80,10 @@ impl Patient {
         loop {
             let before = came.as_ref().map_or(0, |body: &PartialBody| body.len);
             let Err(failed) = self.go_on(location, options, &mut came).await else { break };
+            if came.as_ref().is_some_and(|body| body.len > 0 && body.rest().is_empty()) {
+                // The link broke behind the last byte.
+                break;
+            }
             if came.as_ref().is_some_and(|body| body.len > before) {
                 attempts = Attempts::begin();
             }
@@ -188,7 +192,9 @@ mod tests {
             let head = PartialBody::new(&answer).answer;
             let bytes = answer.bytes().await?;
             let (frames, hangs, carried) = (self.frames, self.hangs, Arc::clone(&self.carried));
+            // It may break behind the last one, too.
             let count = bytes.len().div_ceil(FRAME);
+            let count = if frames == count { count + 1 } else { count };
             let frame = move |number: usize| {
                 let part = bytes.slice(number * FRAME..bytes.len().min((number + 1) * FRAME));
                 let carried = Arc::clone(&carried);
@@ -240,6 +246,13 @@ mod tests {
             assert_eq!(link.carried.load(Ordering::Relaxed), LEN as u64);
             assert_eq!(link.requests.load(Ordering::Relaxed), 4);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_breaks_behind_the_last_byte_breaks_nothing() {
+        let (link, patient, path) = link(LEN / FRAME, false).await;
+        assert_eq!(patient.get(&path).await.unwrap().bytes().await.unwrap(), content(0));
+        assert_eq!(link.requests.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]
