@@ -60,7 +60,7 @@ pub(crate) async fn came_through(
 /// Finds out, before a disk is opened, what came of a take that was interrupted, if there was one. Its lock is held.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) when it came to nothing; any error from the store and the file system.
+/// [`Fenced`](ErrorKind::Fenced) when it came to nothing; any error from the store and the file system.
 pub(crate) async fn confirm(
     store: &Store,
     directory: &FsPath,
@@ -76,7 +76,7 @@ pub(crate) async fn confirm(
         return offload(move || end(&at)).await;
     }
     let name = &record.name;
-    Err(Error::conflict(format!(
+    Err(Error::fenced(format!(
         "disk {name:?} was not taken, as that was interrupted or refused: take it again ('sojourn disk take {name}')"
     )))
 }

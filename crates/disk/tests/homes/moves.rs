@@ -328,7 +328,7 @@ async fn a_take_that_came_to_nothing_leaves_no_right_to_a_disk_that_others_then_
     here.backend.allow(0);
     there.disks.take("web", true).await.unwrap_err();
     here.backend.allow(u64::MAX);
-    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
 
     third.disks.take("web", true).await.unwrap();
     let disk = third.open("web").await;
@@ -338,7 +338,7 @@ async fn a_take_that_came_to_nothing_leaves_no_right_to_a_disk_that_others_then_
     third.disks.release("web").await.unwrap();
 
     // The directory has the epoch of the one that released it, and what was there before.
-    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
     there.disks.take("web", false).await.unwrap();
     assert_eq!(bytes(&*there.open("web").await).await, held);
 }
