@@ -31,6 +31,10 @@ impl Machines for All {
         None
     }
 
+    async fn length(&self, _: &Claim, _: BootFile) -> block::Result<u64> {
+        Err(Error::not_found("none"))
+    }
+
     async fn file(&self, _: &Claim, _: BootFile) -> block::Result<Bytes> {
         Err(Error::not_found("none"))
     }
