@@ -144,10 +144,13 @@ static void cats_remove(struct cats *cats, struct request *rq)
 	unsigned long step = (unsigned long)rq->elv.priv[1];
 
 	list_del_init(&rq->queuelist);
-	elv_rb_del(&cats->sorted[direction], rq);
 	elv_rqhash_del(cats->queue, rq);
 	if (cats->queue->last_merge == rq)
 		cats->queue->last_merge = NULL;
+	/* One that is merged while it is being inserted is in nothing else. */
+	if (RB_EMPTY_NODE(&rq->rb_node))
+		return;
+	elv_rb_del(&cats->sorted[direction], rq);
 	cats->waiting[direction]--;
 	if (step) {
 		cats->plan[step - 1] = NULL;
