@@ -164,6 +164,20 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
     )))
 }
 
+/// Whether the disk of a ref is `uuid`, and held as `tenure` says.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when the labels of the ref make no sense.
+pub(crate) fn is_held(found: &RefRecord, uuid: Uuid, tenure: Tenure) -> Result<bool> {
+    match check(found, uuid, tenure, Path::new(&found.name)) {
+        Ok(()) => Ok(true),
+        Err(e) if matches!(e.kind(), block::ErrorKind::Fenced | block::ErrorKind::Conflict) => {
+            Ok(false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
 /// The id of the server that the disks in `directory` belong to; it gets one with its first disk. Waits for
 /// the disk.
 ///

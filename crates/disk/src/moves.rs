@@ -12,7 +12,6 @@ use crate::taking;
 use crate::{DiskInfo, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
-use std::path::Path;
 use store::servers::ListedServer;
 use store::{RefKind, RefRecord, ServerId, Session, check_name};
 
@@ -303,11 +302,7 @@ impl Disks {
             return Ok(false);
         };
         let tenure = Tenure { server, epoch: record.epoch };
-        match fence::check(&found, record.uuid, tenure, Path::new(&record.name)) {
-            Ok(()) => Ok(false),
-            Err(e) if matches!(e.kind(), ErrorKind::Fenced | ErrorKind::Conflict) => Ok(true),
-            Err(e) => Err(e),
-        }
+        fence::is_held(&found, record.uuid, tenure).map(|held| !held)
     }
 
     /// The disks that the store knows and that are not here, by name; those whose ref cannot be read

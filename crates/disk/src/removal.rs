@@ -120,12 +120,7 @@ impl Disks {
             RemovedState::Damaged => return Ok(fence::held(found)?.is_of(server)),
             RemovedState::Lost => return Ok(true),
         };
-        let tenure = Tenure { server, epoch };
-        match fence::check(found, uuid, tenure, &self.directory.join(&found.name)) {
-            Ok(()) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => Ok(false),
-            Err(e) => Err(e),
-        }
+        fence::is_held(found, uuid, Tenure { server, epoch })
     }
 
     /// Removes the disk of a ref from the store.

@@ -5,10 +5,9 @@
 use crate::fence::{self, Tenure};
 use crate::record::DiskRecord;
 use block::fs::{FsPath, Open};
-use block::{Error, ErrorKind, Result, offload};
+use block::{Error, Result, offload};
 use std::io;
-use std::path::Path;
-use store::{RefKind, RefRecord, ServerId, Store};
+use store::{RefKind, ServerId, Store};
 
 /// The file.
 const FILE: &str = "taking";
@@ -46,21 +45,14 @@ pub(crate) async fn came_through(
     let found = store.refs().get(RefKind::Disk, name).await.map_err(|e| {
         e.context(format!("whether disk {name:?} was taken is not known before the store answers"))
     })?;
-    let is_taken = |found: RefRecord| {
-        let tenure = Tenure { server, epoch: record.epoch };
-        match fence::check(&found, record.uuid, tenure, Path::new(name)) {
-            Ok(()) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::Fenced | ErrorKind::Conflict) => Ok(false),
-            Err(e) => Err(e),
-        }
-    };
-    found.map_or(Ok(false), is_taken)
+    let tenure = Tenure { server, epoch: record.epoch };
+    found.map_or(Ok(false), |found| fence::is_held(&found, record.uuid, tenure))
 }
 
 /// Finds out, before a disk is opened, what came of a take that was interrupted, if there was one. Its lock is held.
 ///
 /// # Errors
-/// [`Fenced`](ErrorKind::Fenced) when it came to nothing; any error from the store and the file system.
+/// [`Fenced`](block::ErrorKind::Fenced) when it came to nothing; any error from the store and the file system.
 pub(crate) async fn confirm(
     store: &Store,
     directory: &FsPath,
