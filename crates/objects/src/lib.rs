@@ -81,7 +81,7 @@ pub use gathered::GAP;
 pub use link_pace::LinkTime;
 pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
-pub use patient::{Patience, RetryCounters};
+pub use patient::{Patience, RetryCounters, SLOWEST_LINK};
 pub use pieces::KeepSettings;
 pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,

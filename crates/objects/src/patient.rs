@@ -35,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The slowest link over which an object is still written in one attempt, in bytes in a second, where the backend
 /// itself gives up one that stands still. An attempt that takes longer than it may is made again from its first byte,
 /// and would never end.
-const SLOWEST: u64 = 4 << 10;
+pub const SLOWEST_LINK: u64 = 4 << 10;
 /// How many times as long as usual an answer may wait for others.
 const BEHIND: u32 = 6;
 /// Removals at the same time.
@@ -140,7 +140,7 @@ impl Patient {
 
     /// The longest that one attempt to write so many bytes may take: a directory that hangs is to be noticed.
     fn writing(&self, bytes: usize) -> Duration {
-        let over_a_thin_link = self.batches.as_ref().map_or(0, |_| bytes as u64 / SLOWEST);
+        let over_a_thin_link = self.batches.as_ref().map_or(0, |_| bytes as u64 / SLOWEST_LINK);
         self.patience.write + Duration::from_secs(over_a_thin_link)
     }
 

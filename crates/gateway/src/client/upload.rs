@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, SizeHint};
+use objects::SLOWEST_LINK;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,10 +16,8 @@ use tokio::time::Instant;
 const ANSWER: Duration = Duration::from_secs(60);
 /// What the network takes at once, so that it shows how it goes on: a frame of HTTP/2.
 const SLICE: usize = 16 << 10;
-/// What may be on its way still when the last slice was taken, with other uploads beside it, and the slowest link, in
-/// bytes in a second, over which that is waited for.
+/// What may be on its way still when the last slice was taken, with other uploads beside it.
 const UNDER_WAY: usize = 256 << 10;
-const SLOWEST: u64 = 4 << 10;
 
 /// How far the body of a request is.
 pub(super) struct SendProgress {
@@ -45,7 +44,7 @@ impl SentBody {
     pub(super) async fn of(body: Full<Bytes>) -> (Self, Arc<SendProgress>) {
         let Ok(collected) = body.collect().await;
         let rest = collected.to_bytes();
-        let on_its_way = Duration::from_secs(rest.len().min(UNDER_WAY) as u64 / SLOWEST);
+        let on_its_way = Duration::from_secs(rest.len().min(UNDER_WAY) as u64 / SLOWEST_LINK);
         let (patience, moved) = (ANSWER + on_its_way, Mutex::new(Instant::now()));
         let progress = Arc::new(SendProgress { patience, moved });
         (Self { rest, progress: Arc::clone(&progress) }, progress)

@@ -118,7 +118,7 @@ impl ClientUsage {
         Ok(())
     }
 
-    /// Waits until this client may have something checked, and is one of those of whom `all` have it at a time.
+    /// Waits for two places to check something: the only one of this client, and one of those that `all` clients share.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when others do not end.

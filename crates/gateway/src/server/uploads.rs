@@ -41,6 +41,8 @@ struct UploadLogFile {
     read: u64,
     lines: usize,
     clients: HashMap<String, RecentUploads>,
+    /// Objects of all clients together.
+    remembered: usize,
 }
 
 /// What stands for a key in memory: the first letter of its folder, and 15 bytes of the hash in its name. Nobody makes
@@ -74,12 +76,13 @@ fn holds(time: u32, now: u64) -> bool {
     now.saturating_sub(u64::from(time)) <= HOLDS
 }
 
-/// Forgets the oldest objects.
-fn forget_some(objects: &mut RecentUploads) {
+/// Forgets the oldest objects; gives how many.
+fn forget_some(objects: &mut RecentUploads) -> usize {
+    let before = objects.len();
     let mut times: Vec<u32> = objects.values().copied().collect();
     let mut rest = times.len().div_ceil(SHARE);
     if rest == 0 {
-        return;
+        return 0;
     }
     let (_, last, _) = times.select_nth_unstable(rest - 1);
     let last = *last;
@@ -88,6 +91,7 @@ fn forget_some(objects: &mut RecentUploads) {
         rest -= usize::from(goes);
         !goes
     });
+    before - objects.len()
 }
 
 impl UploadLogFile {
@@ -96,20 +100,18 @@ impl UploadLogFile {
             Some(objects) => objects,
             None => self.clients.entry(client.to_owned()).or_default(),
         };
+        let before = objects.len();
         let at = objects.entry(object).or_default();
         *at = time.max(*at);
+        self.remembered += objects.len() - before;
         if objects.len() > MOST {
-            forget_some(objects);
+            self.remembered -= forget_some(objects);
         }
-        if self.remembered() > MOST_OF_ALL
+        if self.remembered > MOST_OF_ALL
             && let Some(most) = self.clients.values_mut().max_by_key(|objects| objects.len())
         {
-            forget_some(most);
+            self.remembered -= forget_some(most);
         }
-    }
-
-    fn remembered(&self) -> usize {
-        self.clients.values().map(HashMap::len).sum()
     }
 
     /// When a client brought an object.
@@ -119,7 +121,7 @@ impl UploadLogFile {
 
     /// Whether the file is long, and most of it of no use.
     fn is_wasteful(&self) -> bool {
-        self.read > LONG && self.lines > 2 * self.remembered()
+        self.read > LONG && self.lines > 2 * self.remembered
     }
 }
 
@@ -326,9 +328,9 @@ mod tests {
         for number in 0..MOST {
             log.add("alice", object(number), time(number));
         }
-        assert_eq!(log.remembered(), MOST);
+        assert_eq!(log.remembered, MOST);
         log.add("alice", object(MOST), time(MOST));
-        assert!((MOST / 2..MOST).contains(&log.remembered()));
+        assert!((MOST / 2..MOST).contains(&log.remembered));
         assert_eq!(log.time("alice", &object(0)), None);
         assert!(log.time("alice", &object(MOST - 1)).is_some());
         // Many that bring much cost one that brings little nothing.
@@ -336,15 +338,16 @@ mod tests {
         for number in 0..MOST {
             log.add(["carol", "dave"][number % 2], object(number), time(number));
             log.add("erin", object(number), time(number));
-            if log.remembered() > MOST_OF_ALL - 10 {
+            if log.remembered > MOST_OF_ALL - 10 {
                 break;
             }
         }
         for number in MOST..MOST + 20 {
             log.add("carol", object(number), time(number));
         }
-        assert!(log.remembered() < MOST_OF_ALL - MOST / 10);
+        assert!(log.remembered < MOST_OF_ALL - MOST / 10);
         assert_eq!(log.time("bob", &object(1)), Some(NOW as u32));
+        assert_eq!(log.remembered, log.clients.values().map(HashMap::len).sum::<usize>());
     }
 
     #[test]
