@@ -56,9 +56,10 @@ impl Notifier {
             return;
         }
         // What is full is read, which makes room; it must not be waited for what somebody else reads first.
-        let flags = fcntl_getfl(&self.event);
-        if flags.and_then(|flags| fcntl_setfl(&self.event, flags | OFlags::NONBLOCK)).is_ok() {
+        let Ok(flags) = fcntl_getfl(&self.event) else { return };
+        if fcntl_setfl(&self.event, flags | OFlags::NONBLOCK).is_ok() {
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
+            let _ = fcntl_setfl(&self.event, flags);
         }
     }
 }
