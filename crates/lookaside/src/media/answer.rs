@@ -34,16 +34,17 @@ impl MediaSource {
     /// # Errors
     /// Any error from [`Media::open`].
     pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
-        let media = Media::open_content(settings, place)?;
-        let mut rows: Vec<_> = (media.packs.iter())
-            .flat_map(|pack| pack.rows.iter().map(|row| (*row, pack.number)))
+        let Media { packs, maps, .. } = Media::open_content(settings, place)?;
+        // Each pack's go when they are taken over: there may be millions.
+        let mut rows: Vec<_> = (packs.into_iter())
+            .flat_map(|pack| pack.rows.into_iter().map(move |row| (row, pack.number)))
             .collect();
         rows.sort_unstable_by_key(|(row, number)| (row.id, *number));
         rows.dedup_by_key(|(row, _)| row.id);
         rows.shrink_to_fit();
         let directory = place.join(DIRECTORY);
         let name = place.display().to_string();
-        let maps = media.maps.iter().map(|map| (map.id, *map)).collect();
+        let maps = maps.into_iter().map(|map| (map.id, map)).collect();
         let maps = RwLock::new(maps);
         Ok(Self { name, directory, rows, disowned: RwLock::default(), maps })
     }

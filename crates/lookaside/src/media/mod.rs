@@ -59,7 +59,7 @@ This directory holds pieces of disk images for sojourn (sojourn serve --source, 
 Every piece is checked when it is used. It is safe to unplug this medium at any time, and to delete\r\n\
 this directory: what is missing is read from elsewhere.\r\n";
 
-/// The most chunks of a medium that are known at a time, which takes 1.5 GiB of memory: those of 2 TiB.
+/// The most chunks of a medium that are known at a time, 52 bytes of memory for each: those of 2 TiB.
 const MOST_CHUNKS: u64 = 32 << 20;
 
 /// What a medium holds of one store.
