@@ -16,8 +16,8 @@ use store::{Progress, RefKind, ServerId, Session, Store, UploadPlan, sessions};
 
 /// Bytes of chunks that are sent as one pack: what is in flight when the process is killed is sent again.
 const PACK: usize = 2 << 20;
-/// The level of zstd for memory: it makes it 2 to 3 % smaller than a store's usual one, in a tenth more time, which
-/// nobody waits for.
+/// The level of zstd for memory, which goes up behind everybody's back: of a system's image in blocks of 64 KiB it
+/// makes 2 to 3 % less than a store's usual level 2, in a sixth more time.
 const LEVEL: i32 = 4;
 
 /// Where a suspension goes up from, and to.

@@ -25,7 +25,9 @@ impl ClientPlaces {
         let connections = clients.entry(client.clone()).or_default();
         if self.most > 0 && *connections >= self.most {
             let most = self.most;
-            return Err(format!("more than {most} connections of one client: raise the limit"));
+            return Err(format!(
+                "more than {most} connections of one client: close some, or raise client_connections"
+            ));
         }
         *connections += 1;
         Ok(ClientPlace { places: self, client })

@@ -71,7 +71,9 @@ impl ConnectionSeat {
         let most = self.limits.client_connections;
         if most > 0 && connections > most {
             self.count_once(|registry| &registry.refused);
-            let why = format!("more than {most} connections of one client: raise the limit");
+            let why = format!(
+                "more than {most} connections of one client: close some, or raise client_connections"
+            );
             return Err(Error::unavailable(why));
         }
         *self.seat() = Some(seat);
