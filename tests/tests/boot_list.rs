@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests of real processes
 
+use sojourn_tests::attached::{Lab, until};
 use sojourn_tests::{Client, Home, Server, content};
 use std::time::{Duration, Instant};
 
@@ -186,4 +187,24 @@ fn a_list_that_was_left_without_a_copy_gets_one_at_a_boot() {
     }
     server.stop();
     home.run(&["verify"]);
+}
+
+#[test]
+fn a_list_comes_over_the_link_once_its_disk_is_attached_and_not_again_for_its_guest() {
+    let lab = Lab::new(94);
+    std::fs::write(lab.home.path("boot.txt"), "0 6291456\n").unwrap();
+    let boot = lab.home.path("boot.txt").to_string_lossy().into_owned();
+    let set = lab.home.json(&["image", "boot-list", "record", "golden:1", &boot]);
+    let stored = set["stored_bytes"].as_u64().unwrap();
+    let here = lab.machine();
+    let socket = here.attach(&[]);
+    until("loaded without a guest", || lab.link.down() >= stored);
+    let mut client = Client::attach(&socket, "alice");
+    // Backwards, so that nothing is read ahead.
+    for at in (0..96).rev().map(|part| part << 16) {
+        let bytes = client.read(at as u64, 1 << 16);
+        content::assert_same("listed", &bytes, &lab.image[at..at + (1 << 16)]);
+    }
+    let came = lab.link.down();
+    assert!(came < stored * 3 / 2, "{came} bytes came for a list of {stored}\n{}", here.log());
 }

@@ -10,6 +10,7 @@ use crate::peers::AttachedPeers;
 use crate::write_back::{Timing, WriteBack};
 use block::{Error, ErrorKind, Result};
 use disk::Disk;
+use engine::boots::Boots;
 use engine::config::Config;
 use engine::config::attached::Attach;
 use engine::{Engine, Home, devices, parcels};
@@ -38,6 +39,7 @@ pub struct Porter {
     home: Home,
     store: String,
     engine: Arc<Engine>,
+    boots: Arc<Boots>,
     up: Arc<ByteBudget>,
     down: Arc<ByteBudget>,
     timing: Timing,
@@ -74,7 +76,13 @@ struct DiskNews {
 
 impl Porter {
     /// Looks after nothing yet.
-    pub fn new(home: &Home, store: &str, engine: &Arc<Engine>, config: &Attach) -> Arc<Self> {
+    pub fn new(
+        home: &Home,
+        store: &str,
+        engine: &Arc<Engine>,
+        boots: Arc<Boots>,
+        config: &Attach,
+    ) -> Arc<Self> {
         let after = Duration::from_secs(config.after_seconds);
         let up = ByteBudget::new(config.up.0);
         up.pause(marks::is_paused(home));
@@ -82,6 +90,7 @@ impl Porter {
             home: home.clone(),
             store: store.to_owned(),
             engine: Arc::clone(engine),
+            boots,
             up: Arc::new(up),
             down: Arc::new(ByteBudget::new(config.down.0)),
             timing: Timing { after, ..Timing::default() },
@@ -403,7 +412,12 @@ impl Porter {
             self.look_after(name);
         }
         // Whoever asked learns now whether it can be used.
-        self.engine.open.hold(name).await.map(drop)
+        let held = self.engine.open.hold(name).await?;
+        // Until the guest's firmware asks for the first block, the link has nothing else to do.
+        if let (false, Some(image)) = (is_here, held.disk().pristine_base()) {
+            self.boots.expect(image);
+        }
+        Ok(())
     }
 
     /// Has a disk that is looked after stay; whether there is one. One that is being given up, or kept

@@ -30,7 +30,7 @@ use agent::Porter;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
-use engine::boots::BootHelps;
+use engine::boots::{BootHelps, Boots};
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Server;
 use nbd::server::{PassedConnection, spare_while_idle};
@@ -215,8 +215,9 @@ impl Daemon {
         let passing =
             passing.map(|made| unless_clients_go_on(made, &clients, "there is no gateway"));
         let passing = passing.transpose()?.flatten();
-        let (default, helps) = (options.default_export.clone(), BootHelps::of(&config.serve));
-        let exports = HomeExports::new(Arc::clone(&engine), default, helps);
+        let boots = Arc::new(Boots::new(Arc::clone(&engine), BootHelps::of(&config.serve)));
+        let default = options.default_export.clone();
+        let exports = HomeExports::new(Arc::clone(&engine), default, Arc::clone(&boots));
         let exports = throttled(throttles.as_ref(), Arc::new(exports));
         let returning = Arc::new(Returning::new(recorded(recording.as_ref(), exports)));
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
@@ -233,7 +234,7 @@ impl Daemon {
         };
         let fronts = Fronts { iscsi, vhost_user };
         let (orders, ordered) = mpsc::unbounded_channel();
-        let porter = porter(home, &config, &engine);
+        let porter = porter(home, &config, &engine, boots);
         let peers = match &porter {
             Some(porter) => PeerPort::open(home, &config, &engine, porter).await,
             None => None,
@@ -552,8 +553,13 @@ fn unless_clients_go_on<T>(
 }
 
 /// Who looks after attached disks, in a home of those.
-fn porter(home: &Home, config: &Config, engine: &Arc<Engine>) -> Option<Arc<Porter>> {
-    config.attach.as_ref().map(|attach| Porter::new(home, &config.store, engine, attach))
+fn porter(
+    home: &Home,
+    config: &Config,
+    engine: &Arc<Engine>,
+    boots: Arc<Boots>,
+) -> Option<Arc<Porter>> {
+    config.attach.as_ref().map(|attach| Porter::new(home, &config.store, engine, boots, attach))
 }
 
 /// Ends the recording, finishes the verbs, closes the disks.

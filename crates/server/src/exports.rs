@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
 use engine::Engine;
-use engine::boots::{BootHelps, Boots};
+use engine::boots::Boots;
 use engine::open::DiskHandle;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::sync::Arc;
@@ -30,14 +30,13 @@ pub(crate) struct HomeExports {
     engine: Arc<Engine>,
     /// What the empty name means.
     default: Option<String>,
-    boots: Boots,
+    boots: Arc<Boots>,
     refusals: Refusals,
 }
 
 impl HomeExports {
     /// The exports of `engine`'s home; a client that names none gets `default`.
-    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, helps: BootHelps) -> Self {
-        let boots = Boots::new(Arc::clone(&engine), helps);
+    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, boots: Arc<Boots>) -> Self {
         Self { engine, default, boots, refusals: Refusals::default() }
     }
 

@@ -14,7 +14,7 @@ use super::throttle::{Throttles, throttled};
 use super::without_home;
 use crate::borrow::shadow::Shadows;
 use block::Result;
-use engine::boots::BootHelps;
+use engine::boots::{BootHelps, Boots};
 use engine::{Config, Engine, Home, StoreUse};
 use nbd::Exports;
 use std::path::Path;
@@ -79,8 +79,8 @@ pub async fn serve_home(
     // Not ended with this server: there may be others of this home. It runs out by itself.
     let _lease = KeptLease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
     let default = options.default_export.clone();
-    let helps = BootHelps::of(&config.serve);
-    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), default, helps));
+    let boots = Arc::new(Boots::new(Arc::clone(&engine), BootHelps::of(&config.serve)));
+    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), default, boots));
     let name = options.default_export.as_deref().unwrap_or_default();
     let recording = Recording::wanted(options.trace.as_deref(), config, Some(home))?;
     let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;

@@ -4,12 +4,42 @@ use super::list;
 use crate::Engine;
 use block::Result;
 use disk::Image;
+use parking_lot::Mutex;
 use std::time::Duration;
 use store::RefRecord;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// An image whose list was loaded is left alone for this long.
 const REST: Duration = Duration::from_secs(30);
+
+/// A list that is loaded before somebody asks for it; given up with this.
+pub(super) struct Loading(Mutex<JoinSet<bool>>);
+
+impl Loading {
+    /// Loads in a task.
+    pub(super) fn start(load: impl Future<Output = Result<()>> + Send + 'static) -> Self {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let loaded = load.await;
+            if let Err(error) = &loaded {
+                tracing::debug!(error = error.message(), "a boot list is not loaded ahead");
+            }
+            loaded.is_ok()
+        });
+        Self(Mutex::new(task))
+    }
+
+    /// Whether it has not ended.
+    pub(super) fn goes_on(&self) -> bool {
+        self.0.lock().try_join_next().is_none()
+    }
+
+    /// Waits for its end; whether all was loaded.
+    pub(super) async fn end(self) -> bool {
+        self.0.into_inner().join_next().await.is_some_and(|done| done.unwrap_or(false))
+    }
+}
 
 /// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
 /// while then; nothing when there is no list.

@@ -22,10 +22,10 @@ use crate::config;
 use block::Result;
 use copy::Copying;
 use disk::{BootTrace, Image};
-use loading::bring;
+use loading::{Loading, bring};
 use parking_lot::Mutex;
 use recording::{MOST, Recording, keep, watch};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use store::{ManifestId, RefKind, RefRecord};
 use tokio::task::JoinSet;
@@ -52,6 +52,8 @@ pub struct Boots {
     helps: BootHelps,
     /// Images that are being looked after.
     busy: Arc<Mutex<HashSet<ManifestId>>>,
+    /// What is loaded of images that are about to be used.
+    expected: Mutex<HashMap<ManifestId, Loading>>,
     copying: Arc<Copying>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -69,7 +71,25 @@ impl Boots {
     /// Nothing boots yet.
     pub fn new(engine: Arc<Engine>, helps: BootHelps) -> Self {
         let (busy, copying, tasks) = (Arc::default(), Arc::default(), Mutex::default());
-        Self { engine, helps, busy, copying, tasks }
+        Self { engine, helps, busy, expected: Mutex::default(), copying, tasks }
+    }
+
+    /// A client is about to use an image, or a disk that shows it: its list is loaded now, ahead of the
+    /// first read.
+    pub fn expect(&self, image: Arc<Image>) {
+        let id = image.manifest().id();
+        if !self.helps.lists || self.busy.lock().contains(&id) {
+            return;
+        }
+        let mut expected = self.expected.lock();
+        expected.retain(|_, loading| loading.goes_on());
+        expected.entry(id).or_insert_with(|| {
+            let (engine, copies) = (Arc::clone(&self.engine), self.helps.copies);
+            Loading::start(async move {
+                let versions = versions(&engine, id).await?;
+                bring(&engine, &image, &versions, copies).await
+            })
+        });
     }
 
     /// A client begins to use an image, or a disk that shows it.
@@ -78,6 +98,7 @@ impl Boots {
         if !self.helps.lists || !self.busy.lock().insert(id) {
             return;
         }
+        let expected = self.expected.lock().remove(&id).filter(Loading::goes_on);
         let busy = Busy(Arc::clone(&self.busy), id);
         let engine = Arc::clone(&self.engine);
         let (copies, copying) = (self.helps.copies, Arc::clone(&self.copying));
@@ -87,7 +108,7 @@ impl Boots {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            let attended = attend(&engine, recording, touches, copies).await;
+            let attended = attend(&engine, recording, touches, copies, expected).await;
             // A copy can take minutes, and the next boot is not to wait for it.
             drop(busy);
             match attended {
@@ -113,29 +134,44 @@ struct Attended {
     all: Vec<String>,
 }
 
-/// Helps a boot until it is over; with `copies` by means of boot copies.
+/// The versions that show an image, the newest first.
+async fn versions(engine: &Engine, id: ManifestId) -> Result<Vec<RefRecord>> {
+    let listing = engine.store.refs().list(RefKind::Image).await?;
+    let mut versions: Vec<RefRecord> =
+        listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
+    versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
+    Ok(versions)
+}
+
+/// Helps a boot until it is over; with `copies` by means of boot copies. What is `expected` is being loaded
+/// already.
 async fn attend(
     engine: &Engine,
     recording: Recording,
     touches: Result<Option<Arc<BootTrace>>>,
     copies: bool,
+    expected: Option<Loading>,
 ) -> Result<Attended> {
     let image = Arc::clone(&recording.0);
-    let id = image.manifest().id();
-    let listing = engine.store.refs().list(RefKind::Image).await?;
-    let mut versions: Vec<RefRecord> =
-        listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
+    let versions = versions(engine, image.manifest().id()).await?;
     if versions.is_empty() {
         return Ok(Attended::default());
     }
-    versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
     let names = |of: fn(&RefRecord) -> bool| -> Vec<String> {
         versions.iter().filter(|record| of(record)).map(|record| record.name.clone()).collect()
     };
     let (all, open) = (names(|_| true), names(list::is_open));
+    let load = async {
+        if let Some(loading) = expected
+            && loading.end().await
+        {
+            return Ok(());
+        }
+        bring(engine, &image, &versions, copies).await
+    };
     if open.is_empty() {
         drop(recording);
-        bring(engine, &image, &versions, copies).await?;
+        load.await?;
         return Ok(Attended { whole: Vec::new(), all });
     }
     // Side by side: the boot goes on while its list is loaded.
@@ -145,7 +181,7 @@ async fn attend(
         drop(recording);
         if was_one { keep(engine, &open, &touches).await } else { Ok(Vec::new()) }
     };
-    let (brought, recorded) = tokio::join!(bring(engine, &image, &versions, copies), record);
+    let (brought, recorded) = tokio::join!(load, record);
     // What was recorded is good without it.
     if let Err(error) = brought {
         tracing::warn!(error = error.message(), "a boot list is not loaded");
