@@ -7,6 +7,8 @@ pub use upload::ImageUpload;
 pub use url::ServerUrl;
 
 use crate::api::{CacheRequest, Draining, Problem, Reloaded};
+use crate::netboot::assign::Assignment;
+use crate::netboot::list::MachineListView;
 use crate::status::{CacheView, StatusView};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::request;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use netboot::registry::Machine;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use rustix::net::sockopt;
 use serde::Deserialize;
@@ -182,11 +185,13 @@ impl RemoteServer {
                 Ok(DiskReply::Released(format!("disk {name}")))
             }
             DiskRequest::Remove { name, lost } => {
-                self.delete(&disk(name, if *lost { "?lost=true" } else { "" })).await?;
+                let path = disk(name, if *lost { "?lost=true" } else { "" });
+                self.delete::<DoneView>(&path).await?;
                 Ok(DiskReply::Removed(format!("disk {name}")))
             }
             DiskRequest::RemoveSnapshot { name, snapshot } => {
-                self.delete(&disk(name, &format!("/snapshots/{}", encoded(snapshot)))).await?;
+                let path = disk(name, &format!("/snapshots/{}", encoded(snapshot)));
+                self.delete::<DoneView>(&path).await?;
                 Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
             }
             DiskRequest::Mark { .. } | DiskRequest::Holds { .. } => {
@@ -220,7 +225,7 @@ impl RemoteServer {
     /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
     /// when the server cannot be reached or goes away; else that of the server.
     pub async fn remove_image(&self, name: &str) -> Result<String> {
-        let done = self.delete(&format!("/images/{}", encoded(name))).await?;
+        let done: DoneView = self.delete(&format!("/images/{}", encoded(name))).await?;
         Ok(done.done)
     }
 
@@ -262,6 +267,42 @@ impl RemoteServer {
         self.post("/cache", json!({"size": request.size, "policy": request.policy})).await
     }
 
+    /// The machines that start from the server's disks, and those that wait for one.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn machines(&self) -> Result<MachineListView> {
+        self.get(&format!("{PATH}/machines")).await
+    }
+
+    /// One of these, by its MAC address, UUID or name.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn machine(&self, who: &str) -> Result<Machine> {
+        self.get(&format!("{PATH}/machines/{}", encoded(who))).await
+    }
+
+    /// Has a machine start from a disk; gives the machine.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn assign(&self, who: &str, assignment: &Assignment) -> Result<Machine> {
+        self.post(&format!("/machines/{}/assign", encoded(who)), json!(assignment)).await
+    }
+
+    /// Has a machine forgotten, whose disk stays; gives the machine.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn forget_machine(&self, who: &str) -> Result<Machine> {
+        self.delete(&format!("/machines/{}", encoded(who))).await
+    }
+
     /// Has the server read its configuration again.
     ///
     /// # Errors
@@ -292,7 +333,7 @@ impl RemoteServer {
         self.call(Method::POST, &format!("{PATH}{path}"), Some(body)).await
     }
 
-    async fn delete(&self, path: &str) -> Result<DoneView> {
+    async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::DELETE, &format!("{PATH}{path}"), None).await
     }
 

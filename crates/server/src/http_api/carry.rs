@@ -21,13 +21,13 @@ use engine::{image_verbs, verbs};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 
 /// Changes that are carried out at a time: a quarter of the clients that have a place.
 const CHANGES: usize = 16;
 /// Images of these that are taken in at a time: each is cut and compressed by all processors, and may take long.
 const IMPORTS: usize = 2;
-/// Disks that are looked at at a time; more wait.
+/// Disks, images and lists of machines that are looked at at a time; more wait.
 const LOOKS: usize = 4;
 
 /// What the handlers share.
@@ -68,7 +68,7 @@ impl HttpApi {
         }
         let looked = async {
             rights::check(&asker.caller, &request)?;
-            let _turn = self.looks.acquire().await.map_err(|_| stopping())?;
+            let _turn = self.turn_to_look().await?;
             self.running.all_attached().await;
             verbs::perform(&self.running.engine, request).await
         };
@@ -151,7 +151,7 @@ impl HttpApi {
         let looked = async {
             caller.must_have(TokenRight::Read)?;
             caller.must_see_image(name)?;
-            let _turn = self.looks.acquire().await.map_err(|_| stopping())?;
+            let _turn = self.turn_to_look().await?;
             let mut found = ImageDetails::of(&self.running.engine.store, &name.parse()?).await?;
             // The newest may be another one than the token is for.
             caller.must_see_image(&found.image.image)?;
@@ -162,6 +162,11 @@ impl HttpApi {
             Ok(found) => Json(found).into_response(),
             Err(e) => problem(&e),
         }
+    }
+
+    /// The turn of a look at what is in files.
+    pub(super) async fn turn_to_look(&self) -> Result<SemaphorePermit<'_>> {
+        self.looks.acquire().await.map_err(|_| stopping())
     }
 
     /// The turn of an image that is taken in.

@@ -1,4 +1,5 @@
-//! The API that changes things, below `/api/v1/`: disks, their snapshots, images, and the server itself. What only
+//! The API that changes things, below `/api/v1/`: disks, their snapshots, images,
+//! machines, and the server itself. What only
 //! reads for a page is [`dashboard`](crate::dashboard)'s; both are described by its `openapi.json`.
 //!
 //! | module | concept |
@@ -7,6 +8,7 @@
 //! | [`requests`] | what is taken out of a request, and what is wrong with it |
 //! | [`rights`] | which right each verb takes, and what a token must cover |
 //! | [`server_verbs`] | verbs on the server itself |
+//! | [`machines`] | machines that start from the network |
 //! | [`import`] | an image that is sent, which becomes a version |
 //! | [`upload`] | the bytes that are sent, and how slowly they may come |
 //! | [`carry`] | a verb carried out: how many at a time, noted, and answered |
@@ -17,6 +19,7 @@
 
 mod carry;
 mod import;
+mod machines;
 mod requests;
 mod rights;
 mod routes;

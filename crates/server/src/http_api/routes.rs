@@ -2,6 +2,7 @@
 
 use super::carry::{HttpApi, ImageRequest};
 use super::import;
+use super::machines;
 use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
@@ -15,7 +16,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 23] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 27] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -36,6 +37,10 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 23] {
         ("/api/v1/images/{image}", "delete", delete(remove_image)),
         ("/api/v1/images/{image}/import", "post", post(import::import)),
         ("/api/v1/images/{image}/restore", "post", post(restore_image)),
+        ("/api/v1/machines", "get", get(machines::machines)),
+        ("/api/v1/machines/{machine}", "get", get(machines::machine)),
+        ("/api/v1/machines/{machine}", "delete", delete(machines::forget)),
+        ("/api/v1/machines/{machine}/assign", "post", post(machines::assign)),
         ("/api/v1/cache", "get", get(server_verbs::cache)),
         ("/api/v1/cache", "post", post(server_verbs::change_cache)),
         ("/api/v1/reload", "post", post(server_verbs::reload)),

@@ -1,10 +1,14 @@
 //! The list of machines in a home. Commands and `sojourn netboot` change it, one at a time.
 
+use super::keep::sightings;
 use block::fs::FsPath;
 use block::lock::{LockFile, Taking};
 use block::{Error, Result};
 use engine::Home;
 use netboot::Registry;
+use netboot::registry::{Designation, Machine};
+use netboot::sightings::Sighting;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -12,6 +16,28 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it looks.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The machines of a home, as `--json machine list` prints them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MachineListView {
+    /// Those in the list, by name.
+    pub machines: Vec<Machine>,
+    /// Those that asked and are not, the last seen first.
+    pub waiting: Vec<Sighting>,
+}
+
+impl MachineListView {
+    /// The machines of a home as they are now.
+    ///
+    /// # Errors
+    /// Any error from [`load`], and the same for the file of machines that asked.
+    pub async fn of(home: &Home) -> Result<Self> {
+        let registry = load(home).await?;
+        let mut waiting = sightings(home).await?;
+        waiting.retain(|seen| registry.named(&Designation::Mac(seen.mac)).is_none());
+        Ok(Self { machines: registry.machines().to_vec(), waiting })
+    }
+}
 
 pub(super) fn path(home: &Home) -> FsPath {
     FsPath::from(home.machines().as_path())

@@ -5,12 +5,14 @@
 //! | module | concept |
 //! |---|---|
 //! | [`list`] | the list of machines in a home, changed by one process at a time |
+//! | [`assign`] | a machine is assigned a disk, or forgotten |
 //! | `interface` | the address of a network interface |
 //! | `sockets` | sockets at that interface |
 //! | `home_machines` | [`Machines`](netboot::Machines): what a home's machines do |
 //! | `disks` | the home's server: its addresses, its disks, their kernels |
 //! | `keep` | leases and sightings are kept in files |
 
+pub mod assign;
 mod disks;
 mod home_machines;
 mod interface;

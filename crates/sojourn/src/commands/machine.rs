@@ -4,17 +4,14 @@ use super::netboot::MethodArg;
 use super::runnable::{Invocation, Runnable, writes};
 use crate::output::{Output, Table, fields, moment};
 use crate::site;
-use std::process::ExitCode;
-
-use block::{Error, Result};
+use block::Result;
 use clap::Subcommand;
 use engine::Home;
-use engine::api::{DiskReply, DiskRequest};
-use netboot::Registry;
-use netboot::registry::{self, Designation, Machine as Entry, Method};
-use netboot::sightings::Sighting;
-use serde::Serialize;
-use server::netboot::{list, sightings};
+use netboot::registry::Machine;
+use server::netboot::assign::{self, Assignment};
+use server::netboot::list::{self, MachineListView};
+use server::remote::RemoteServer;
+use std::process::ExitCode;
 
 /// The verbs of `sojourn machine`.
 #[derive(Debug, Subcommand)]
@@ -84,17 +81,26 @@ pub(crate) struct Assign {
     append: Vec<String>,
 }
 
-/// What `list` prints.
-#[derive(Serialize)]
-struct MachineListView {
-    machines: Vec<Entry>,
-    /// Those that asked and have no disk, the last seen first.
-    waiting: Vec<Sighting>,
+impl Assign {
+    fn assignment(&self) -> Assignment {
+        Assignment {
+            disk: self.disk.clone(),
+            from: self.from.clone(),
+            ephemeral: self.ephemeral,
+            method: self.method.map(Into::into),
+            name: self.name.clone(),
+            append: self.append.clone(),
+        }
+    }
 }
 
 impl Runnable for MachineCommand {
     fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
         writes(run(self, &invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(run_on(self, &server, output))
     }
 }
 
@@ -102,141 +108,64 @@ impl Runnable for MachineCommand {
 async fn run(verb: &MachineCommand, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     match verb {
-        MachineCommand::List => {
-            let registry = list::load(home).await?;
-            let waiting = waiting(home, &registry).await?;
-            let listed = MachineListView { machines: registry.machines().to_vec(), waiting };
-            output.print(&listed, || table(&listed))
-        }
+        MachineCommand::List => tell_list(&MachineListView::of(home).await?, output),
         MachineCommand::Show(who) => {
             let registry = list::load(home).await?;
-            let machine = known(&registry, &who.machine)?;
-            output.print(machine, || describe(machine))
+            tell(assign::known(&registry, &who.machine)?, output)
         }
         MachineCommand::Assign(args) => {
-            let machine = assign(args, home).await?;
-            output.print(&machine, || match &machine.disk {
-                Some(disk) => format!(
-                    "machine {} starts from disk {disk} by {}",
-                    machine.name,
-                    machine.method.as_str()
-                ),
-                None => format!("machine {} starts from its own disk", machine.name),
-            })
+            let ask = async |request| site::ask(request, home).await;
+            let assigned = args.assignment().carry_out(home, &args.machine, |_| Ok(()), ask);
+            tell_assigned(&assigned.await?, output)
         }
         MachineCommand::Forget(who) => {
-            let (text, who) = (who.machine.clone(), Designation::of(&who.machine));
-            let forgotten = list::update(home, move |registry| {
-                registry.forget(&who).ok_or_else(|| unknown(&text))
-            });
-            let forgotten = forgotten.await?;
-            output.print(&forgotten, || match &forgotten.disk {
-                Some(disk) => {
-                    format!("machine {} forgotten; disk {disk} is still there", forgotten.name)
-                }
-                None => format!("machine {} forgotten", forgotten.name),
-            })
+            tell_forgotten(&assign::forget(home, &who.machine).await?, output)
         }
     }
 }
 
-fn unknown(who: &str) -> Error {
-    Error::not_found(format!("no machine {who}; see `sojourn machine list` for what there is"))
-}
-
-fn known<'a>(registry: &'a Registry, who: &str) -> Result<&'a Entry> {
-    registry.named(&Designation::of(who)).ok_or_else(|| unknown(who))
-}
-
-/// Machines that asked and are not in the list.
-async fn waiting(home: &Home, registry: &Registry) -> Result<Vec<Sighting>> {
-    let mut seen = sightings(home).await?;
-    seen.retain(|seen| registry.named(&Designation::Mac(seen.mac)).is_none());
-    Ok(seen)
-}
-
-async fn assign(args: &Assign, home: &Home) -> Result<Entry> {
-    let who = Designation::of(&args.machine);
-    let registry = list::load(home).await?;
-    let machine = wanted(args, &who, registry.named(&who))?;
-    // What would be refused is, before a disk is made.
-    registry.clone().put(&who, machine.clone())?;
-    if let (Some(from), Some(name)) = (&args.from, &machine.disk) {
-        let (name, from) = (name.clone(), from.clone());
-        let ephemeral = args.ephemeral;
-        site::ask(DiskRequest::Create { name, from, ephemeral, size: None }, home).await?;
-    } else if let Some(name) = &args.disk
-        && !matches!(
-            site::ask(DiskRequest::Show { name: name.clone() }, home).await?,
-            DiskReply::Disk(_)
-        )
-    {
-        return Err(Error::internal("the server gave another answer than it was asked for"));
-    }
-    let put = machine.clone();
-    list::update(home, move |registry| registry.put(&who, put)).await?;
-    Ok(machine)
-}
-
-/// The machine as it is to be from now on.
-fn wanted(args: &Assign, who: &Designation, before: Option<&Entry>) -> Result<Entry> {
-    let fresh = match who {
-        Designation::Mac(mac) => fresh(format!("m-{}", mac.hex_digits()), Some(*mac), None),
-        Designation::Uuid(uuid) => fresh(format!("m-{uuid}"), None, Some(*uuid)),
-        Designation::Name(name) if before.is_none() => {
-            return Err(Error::not_found(format!(
-                "no machine {name}; name a new one by its MAC address or UUID, which `sojourn machine list` \
-                 shows, and call it {name} with --name"
-            )));
+/// The same on a server of another machine.
+async fn run_on(verb: &MachineCommand, server: &RemoteServer, output: Output) -> Result<()> {
+    match verb {
+        MachineCommand::List => tell_list(&server.machines().await?, output),
+        MachineCommand::Show(who) => tell(&server.machine(&who.machine).await?, output),
+        MachineCommand::Assign(args) => {
+            tell_assigned(&server.assign(&args.machine, &args.assignment()).await?, output)
         }
-        Designation::Name(name) => fresh(name.clone(), None, None),
-    };
-    let mut machine = before.cloned().unwrap_or(fresh);
-    if let Some(name) = &args.name {
-        machine.name.clone_from(name);
+        MachineCommand::Forget(who) => {
+            tell_forgotten(&server.forget_machine(&who.machine).await?, output)
+        }
     }
-    registry::check_name(&machine.name)?;
-    if let Some(method) = args.method {
-        machine.method = method.into();
-    }
-    if args.from.is_some() {
-        machine.disk = Some(machine.name.clone());
-    } else if args.disk.is_some() {
-        machine.disk.clone_from(&args.disk);
-    }
-    if machine.method == Method::Local {
-        machine.disk = None;
-    } else if machine.disk.is_none() {
-        return Err(Error::invalid(format!(
-            "machine {} has no disk yet: say --disk DISK or --from IMAGE",
-            machine.name
-        )));
-    }
-    if !args.append.is_empty() {
-        machine.append.clone_from(&args.append);
-    }
-    machine.by_rule = false;
-    Ok(machine)
 }
 
-fn fresh(
-    name: String,
-    mac: Option<netboot::MacAddress>,
-    uuid: Option<netboot::MachineUuid>,
-) -> Entry {
-    Entry {
-        name,
-        mac,
-        uuid,
-        disk: None,
-        method: Method::default(),
-        append: Vec::new(),
-        by_rule: false,
-    }
+fn tell_list(listed: &MachineListView, output: Output) -> Result<()> {
+    output.print(listed, || table(listed))
+}
+
+fn tell(machine: &Machine, output: Output) -> Result<()> {
+    output.print(machine, || describe(machine))
+}
+
+fn tell_assigned(machine: &Machine, output: Output) -> Result<()> {
+    output.print(machine, || match &machine.disk {
+        Some(disk) => format!(
+            "machine {} starts from disk {disk} by {}",
+            machine.name,
+            machine.method.as_str()
+        ),
+        None => format!("machine {} starts from its own disk", machine.name),
+    })
+}
+
+fn tell_forgotten(machine: &Machine, output: Output) -> Result<()> {
+    output.print(machine, || match &machine.disk {
+        Some(disk) => format!("machine {} forgotten; disk {disk} is still there", machine.name),
+        None => format!("machine {} forgotten", machine.name),
+    })
 }
 
 /// Who a machine is: its card, or else its board.
-fn identity(machine: &Entry) -> String {
+fn identity(machine: &Machine) -> String {
     match (machine.mac, machine.uuid) {
         (Some(mac), _) => mac.to_string(),
         (None, Some(uuid)) => uuid.to_string(),
@@ -272,7 +201,7 @@ fn table(listed: &MachineListView) -> String {
     text
 }
 
-fn describe(machine: &Entry) -> String {
+fn describe(machine: &Machine) -> String {
     let mut pairs = vec![("name", machine.name.clone())];
     if let Some(mac) = machine.mac {
         pairs.push(("mac", mac.to_string()));
@@ -288,54 +217,4 @@ fn describe(machine: &Entry) -> String {
         pairs.push(("append", machine.append.join(" ")));
     }
     fields(&pairs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(machine: &str) -> Assign {
-        Assign {
-            machine: machine.into(),
-            disk: None,
-            from: None,
-            ephemeral: false,
-            method: None,
-            name: None,
-            append: Vec::new(),
-        }
-    }
-
-    fn made(args: &Assign, before: Option<&Entry>) -> Result<Entry> {
-        wanted(args, &Designation::of(&args.machine), before)
-    }
-
-    #[test]
-    fn a_new_machine_needs_an_address_and_a_disk() {
-        made(&args("lab-1"), None).unwrap_err();
-        made(&args("52:54:00:12:34:56"), None).unwrap_err();
-        let from = Assign { from: Some("debian".into()), ..args("52:54:00:12:34:56") };
-        let machine = made(&from, None).unwrap();
-        assert_eq!(
-            (machine.name.as_str(), machine.disk.as_deref()),
-            ("m-525400123456", Some("m-525400123456"))
-        );
-        assert_eq!(machine.method, Method::Iscsi);
-    }
-
-    #[test]
-    fn what_is_not_named_stays() {
-        let before = Entry {
-            disk: Some("alice".into()),
-            method: Method::Nbd,
-            append: vec!["quiet".into()],
-            by_rule: true,
-            ..fresh("lab-1".into(), Some("52:54:00:12:34:56".parse().unwrap()), None)
-        };
-        let renamed = Assign { name: Some("lab-2".into()), ..args("lab-1") };
-        let machine = made(&renamed, Some(&before)).unwrap();
-        assert_eq!(machine, Entry { name: "lab-2".into(), by_rule: false, ..before.clone() });
-        let local = Assign { method: Some(MethodArg::Local), ..args("lab-1") };
-        assert_eq!(made(&local, Some(&before)).unwrap().disk, None);
-    }
 }

@@ -36,6 +36,9 @@ fn operations(
             "size" => return vec![json!(1 << 30)],
             "seconds" => return vec![json!(60)],
             "policy" => return vec![json!("lru")],
+            "machine" => return vec![json!("52:54:00:12:34:56")],
+            "method" => return vec![json!("nbd")],
+            "append" => return vec![json!(["quiet"])],
             "ephemeral" | "keep_mine" | "force" | "lost" => return vec![json!(true), json!(false)],
             other => panic!("the test does not know what to fill in for {other:?}"),
         };
@@ -473,6 +476,57 @@ fn the_server_itself_is_changed_and_ended_over_http() {
         .filter(|line| line.starts_with("server.") && !line.ends_with("invalid"))
         .collect();
     assert_eq!(told, ["server.cache done", "server.reload done", "server.drain done"]);
+}
+
+#[test]
+fn a_machine_that_waits_gets_a_disk_over_http() {
+    let (lab, server, api) = served();
+    assert_eq!(
+        api.send("GET", "/api/v1/machines", HOST, "").is(200),
+        json!({"machines": [], "waiting": []})
+    );
+    let mac = "52:54:00:12:34:56";
+    let waiting = json!([{"mac": mac, "first_seen": 1, "last_seen": 2, "times": 3}]);
+    std::fs::write(lab.home().join("machines-seen.json"), waiting.to_string()).unwrap();
+    let operator = token(&lab, "operator --operate");
+    let machines = || api.get(&operator, "/machines").is(200);
+    assert_eq!(machines()["waiting"], waiting);
+    let admin = token(&lab, "admin --admin");
+    let assign_as =
+        |by: &str, who: &str, body: Value| api.post(by, &format!("/machines/{who}/assign"), body);
+    let assign = |who: &str, body: Value| assign_as(&operator, who, body);
+    let made = assign(mac, json!({"from": "debian", "name": "lab-1"})).is(200);
+    assert_eq!(made, json!({"name": "lab-1", "mac": mac, "disk": "lab-1", "method": "iscsi"}));
+    assert_eq!(lab.json("disk show lab-1")["image"], "debian:1");
+    assert_eq!(machines(), json!({"machines": [made], "waiting": []}));
+    assert_eq!(machines(), lab.json("machine list"));
+    let other = json!({"method": "nbd", "append": ["quiet"]});
+    assign("lab-1", other.clone()).is(403);
+    let other = assign_as(&admin, "lab-1", other).is(200);
+    assert_eq!((&other["method"], &other["disk"]), (&json!("nbd"), &json!("lab-1")));
+    assert_eq!(api.get(&operator, "/machines/lab-1").is(200), lab.json("machine show lab-1"));
+
+    let second = "52:54:00:12:34:57";
+    assign("lab-2", json!({"from": "debian"})).is(404);
+    assign(second, json!({})).is(400);
+    assign(second, json!({"from": "debian", "disk": "lab-1"})).is(400);
+    assign(second, json!({"disk": "lab-1", "ephemeral": true})).is(400);
+    assign(second, json!({"method": "floppy", "disk": "lab-1"})).is(400);
+    assign(second, json!({"disk": "nosuch"})).is(404);
+    assign(second, json!({"disk": "lab-1"})).is(409);
+    assign(second, json!({"from": "debian", "name": "lab-1"})).is(409);
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 1, "a refusal made a disk");
+
+    api.delete(&operator, "/machines/lab-1").is(403);
+    assert_eq!(api.delete(&admin, "/machines/lab-1").is(200), other);
+    api.delete(&admin, "/machines/lab-1").is(404);
+    api.get(&operator, "/machines/lab-1").is(404);
+    lab.line("disk show lab-1").ok();
+    let told: Vec<_> = audit(&lab).iter().map(|line| line["object"].clone()).collect();
+    assert_eq!((told.first().unwrap(), told.last().unwrap()), (&json!(mac), &json!("lab-1")));
+    std::fs::write(lab.home().join("machines.toml"), "[[machine]]").unwrap();
+    assert_eq!(api.get(&operator, "/machines").is(500)["kind"], "corrupt");
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]

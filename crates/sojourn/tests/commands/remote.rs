@@ -78,6 +78,17 @@ fn what_works_on_a_home_works_on_a_server() {
     assert_eq!(user.line("disk remove alice").ok(), "disk alice removed\n");
     assert_eq!(user.line("image remove debian:2").ok(), "image debian:2 removed\n");
     assert_eq!(user.line("image restore debian:2").ok(), "image debian:2 is there again\n");
+    let mac = "52:54:00:12:34:56";
+    assert_eq!(
+        user.line(&format!("machine assign {mac} --from debian --name lab-1")).ok(),
+        "machine lab-1 starts from disk lab-1 by iscsi\n"
+    );
+    for line in ["machine list", "machine show lab-1", "--json machine list"] {
+        assert_eq!(user.line(line).ok(), lab.line(line).ok(), "{line}");
+    }
+    user.line("machine assign lab-2 --from debian").fails(3, &["no machine lab-2"]);
+    assert!(user.line(&format!("machine forget {mac}")).ok().contains("is still there"));
+    user.line("machine forget lab-1").fails(3, &["no machine lab-1"]);
     assert!(user.line("status").ok().contains("process"));
     assert_eq!(user.line("--json cache show").ok(), lab.line("--json cache show").ok());
     assert!(user.line("cache set --size 32MiB").ok().contains("32 MiB"));
