@@ -2,7 +2,7 @@
 
 use crate::fence::{self, Tenure};
 use crate::{Disk, OwnershipAnswer, OwnershipQuestion};
-use block::{ErrorKind, Result};
+use block::{Error, ErrorKind, Result};
 use store::{RefKind, RefRecord};
 
 impl Disk {
@@ -13,15 +13,51 @@ impl Disk {
     }
 
     /// Judges the store's answer: a disk that another server took is not written here any more. An
-    /// answer to anything but the last question changes nothing.
+    /// answer to anything but the last question changes nothing. Says whether the store knows the disk: one
+    /// that it does not know is to be [told of](Self::tell_store).
     ///
     /// # Errors
-    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk; the error that the store answered with.
-    pub fn judge(&self, answer: OwnershipAnswer) -> Result<()> {
+    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk, [`Conflict`](ErrorKind::Conflict) when its
+    /// name is another disk's now; the error that the store answered with.
+    pub fn judge(&self, answer: OwnershipAnswer) -> Result<bool> {
         if !self.asked.is_answered_by(&answer) {
-            return Ok(());
+            return Ok(true);
         }
-        answer.found?.map_or(Ok(()), |found| self.check_holder(&found))
+        match answer.found? {
+            Some(found) => self.check_holder(&found).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Tells the store again of a disk that it does not know any more: somebody held the disk for lost, or the store
+    /// is an older copy. What the disk stands on would be collected as garbage else. Where that has happened, the
+    /// disk is not written any more.
+    ///
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) when another server has the disk by now, or what it stands on is gone;
+    /// [`Conflict`](ErrorKind::Conflict) when its name is another disk's; any error from the store.
+    pub async fn tell_store(&self) -> Result<()> {
+        self.publish_base().await?;
+        // In this order: what a ref keeps is not collected while it is looked for.
+        match self.store.stored_manifest(&self.record().base).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let error = Error::fenced(format!(
+                    "disk {:?} was removed from the store while it was used here, and what it stood on is \
+                     deleted: {}",
+                    self.name(),
+                    e.message()
+                ));
+                self.shadow.poison().set(&error);
+                Err(error)
+            }
+            other => {
+                tracing::warn!(
+                    disk = self.name(),
+                    "the store did not know the disk, and knows it again"
+                );
+                other.map(drop)
+            }
+        }
     }
 
     /// Looks whether the disk is still held by this server, and waits for the store to say. When it
@@ -40,7 +76,8 @@ impl Disk {
         let record = self.record();
         let tenure = Tenure { server: self.server, epoch: record.epoch };
         fence::check(found, record.uuid, tenure, &self.directory).inspect_err(|error| {
-            if error.kind() == ErrorKind::Fenced {
+            // Of another disk of its name, too: nothing keeps what this one stands on.
+            if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Conflict) {
                 self.shadow.poison().set(error);
             }
         })

@@ -63,8 +63,8 @@ impl Disks {
     /// caller vouches that no other home has it.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when its directory is here, and when somebody else changes
-    /// the disk at this moment; [`NotFound`](ErrorKind::NotFound) when the store does not know it;
+    /// [`Conflict`](ErrorKind::Conflict) when its directory is here, while another server that has it is at work,
+    /// and when somebody else changes the disk at this moment; [`NotFound`](ErrorKind::NotFound) when the store does not know it;
     /// any error from the store.
     pub async fn remove_lost(&self, name: &str) -> Result<()> {
         check_name("disk", name)?;
@@ -75,10 +75,31 @@ impl Disks {
                 place.display()
             )));
         }
-        if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
+        let Some(found) = self.store.refs().get(RefKind::Disk, name).await? else {
             return Err(Error::not_found(format!("the store knows no disk {name:?}")));
-        }
+        };
+        self.must_not_be_used(&found).await?;
         self.forget(name, &RemovedState::Lost).await
+    }
+
+    /// Fails while another server that has a disk is at work: whose directory is lost is not a matter of opinion then.
+    /// A ref that does not say who has the disk is in nobody's way.
+    async fn must_not_be_used(&self, found: &RefRecord) -> Result<()> {
+        let own = self.server().await?;
+        let Some(holder) = fence::held(found).ok().and_then(|held| held.by) else { return Ok(()) };
+        if holder == own {
+            return Ok(());
+        }
+        let name = &found.name;
+        match self.store.servers().seen(&holder).await? {
+            Some(seen) if seen.is_alive() => Err(Error::conflict(format!(
+                "disk {name:?} is not lost: the server on {} ({holder}) has it, and was at work {} s ago; remove \
+                 it there, or take it here with 'sojourn disk take --force {name}' and remove it then",
+                seen.host,
+                seen.silent.as_secs()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Whether what is here of a disk is not the store's disk of that name any more: another server took that, and may

@@ -26,6 +26,9 @@ const OPENINGS: usize = 32;
 /// How long an opening waits for its turn: those before it may hang with their storage.
 const TURN: Duration = Duration::from_secs(3);
 
+/// How long the store may take to be told of a disk that it does not know.
+const TELLING: Duration = Duration::from_secs(5);
+
 /// All open disks of a home.
 pub struct OpenDisks {
     disks: Arc<Disks>,
@@ -361,18 +364,23 @@ impl OpenDisks {
     }
 
     /// Judges the store's answer about a disk: one that was taken from this server is not written any
-    /// more. A disk that is being opened or closed is waited for.
+    /// more, and the store is told again of one that it does not know. A disk that is being opened or closed is
+    /// waited for.
     ///
     /// # Errors
-    /// Any error from [`Disk::judge`].
+    /// Any error from [`Disk::judge`] and [`Disk::tell_store`].
     pub async fn judge(&self, name: &str, answer: OwnershipAnswer) -> Result<()> {
         let slot = self.slots.lock().get(name).map(Arc::clone);
         let Some(slot) = slot else { return Ok(()) };
         // No handle leaves: the disk's lock would go with it.
-        match &*slot.disk.lock().await {
-            Some(opened) => opened.disk.judge(answer),
-            None => Ok(()),
+        let place = slot.disk.lock().await;
+        let Some(opened) = &*place else { return Ok(()) };
+        if opened.disk.judge(answer)? {
+            return Ok(());
         }
+        // With the lock, so that nobody removes the disk here meanwhile; not for long, for the same reason.
+        let told = tokio::time::timeout(TELLING, opened.disk.tell_store()).await;
+        told.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer")))
     }
 
     /// Closes a disk that nobody uses, and does `then` before anybody can open it again.

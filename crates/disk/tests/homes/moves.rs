@@ -148,6 +148,21 @@ async fn an_earlier_holder_removes_no_snapshot() {
 }
 
 #[tokio::test]
+async fn a_disk_of_a_server_at_work_is_not_lost() {
+    let (here, there) = two().await;
+    at_work(&here, HOUR).await;
+    let refused = there.disks.remove_lost("web").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.message().contains("take --force web"), "{refused}");
+    here.open("web").await.snapshot("monday", &()).await.unwrap();
+    assert_eq!(snapshots(&here).await, ["web@monday"]);
+    // It says goodbye, or is silent for longer than its lease.
+    at_work(&here, Duration::ZERO).await;
+    there.disks.remove_lost("web").await.unwrap();
+    assert!(snapshots(&here).await.is_empty());
+}
+
+#[tokio::test]
 async fn a_snapshot_of_another_disk_of_this_name_is_not_removed() {
     let (here, there) = two().await;
     let disk = here.open("web").await;

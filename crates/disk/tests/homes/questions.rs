@@ -1,10 +1,12 @@
 //! The store is asked who holds an open disk, and answers late.
 
-use crate::common::{Home, golden};
+use crate::common::{Home, bytes, golden};
 use block::{Device, Durability, ErrorKind, Result, Span};
 use disk::{Disk, Mode};
 use futures::StreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
+use std::time::Duration;
+use store::gc;
 
 async fn two() -> (Home, Home) {
     let here = Home::new().await;
@@ -12,6 +14,13 @@ async fn two() -> (Home, Home) {
     here.create("web", "debian", Mode::Persistent).await.unwrap();
     let there = here.beside(77).await;
     (here, there)
+}
+
+/// Removes what nothing refers to. Sessions that made the images of these tests were left open.
+async fn collect(home: &Home) {
+    let (grace, stale) = (Duration::ZERO, Duration::ZERO);
+    let options = gc::GcOptions { grace, stale, ..gc::GcOptions::default() };
+    gc::collect(&home.store, &options, &()).await.unwrap();
 }
 
 async fn write(disk: &Disk) -> Result<()> {
@@ -84,4 +93,44 @@ async fn a_store_that_cannot_say_who_holds_a_disk_fences_nobody() {
     let unknown = disk.judge(disk.question().ask().await).unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::Corrupt);
     write(&disk).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_store_is_told_again_of_a_disk_in_use_that_was_held_for_lost() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk).await.unwrap();
+    disk.snapshot("monday", &()).await.unwrap();
+    // Nobody has heard of this server.
+    there.disks.remove_lost("web").await.unwrap();
+    assert!(!disk.judge(disk.question().ask().await).unwrap());
+    disk.tell_store().await.unwrap();
+    assert!(disk.judge(disk.question().ask().await).unwrap());
+    collect(&here).await;
+    write(&disk).await.unwrap();
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    assert_eq!(bytes(&*here.open("web").await).await, held);
+}
+
+#[tokio::test]
+async fn a_disk_whose_base_was_collected_or_whose_name_is_anothers_is_not_written() {
+    for is_taken in [false, true] {
+        let (here, there) = two().await;
+        let disk = here.open("web").await;
+        write(&disk).await.unwrap();
+        disk.snapshot("monday", &()).await.unwrap();
+        there.disks.remove_lost("web").await.unwrap();
+        if is_taken {
+            there.create("web", "debian", Mode::Persistent).await.unwrap();
+            let wrong = disk.judge(disk.question().ask().await).unwrap_err();
+            assert_eq!(wrong.kind(), ErrorKind::Conflict);
+        } else {
+            collect(&there).await;
+            assert!(!disk.judge(disk.question().ask().await).unwrap());
+            assert_eq!(disk.tell_store().await.unwrap_err().kind(), ErrorKind::Fenced);
+        }
+        write(&disk).await.unwrap_err();
+    }
 }

@@ -342,6 +342,9 @@ async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
             return create_all::run(args, site, output).await;
         }
         // A snapshot's name is long enough to be meant.
+        DiskCommand::Remove(DiskRemoveArgs { name, yes: false, lost: true }) => {
+            confirm::loss_of_name(name, output)?;
+        }
         DiskCommand::Remove(DiskRemoveArgs { name, yes: false, lost: false })
             if !name.contains('@') =>
         {

@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::site::Site;
-use block::{ByteSize, Error, Result};
+use block::{ByteSize, Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -11,19 +11,42 @@ use std::io::{BufRead, IsTerminal, Write};
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when something else was typed; that of the terminal.
 pub(super) async fn loss_of(name: &str, site: &Site, output: Output) -> Result<()> {
-    let (input, question) = (std::io::stdin(), std::io::stderr());
-    let is_seen = input.is_terminal() && question.is_terminal() && matches!(output, Output::Text);
-    if !is_seen {
+    if !is_watched(output) {
         return Ok(());
     }
-    let known = match site.ask(DiskRequest::Show { name: name.to_owned() }).await {
-        Ok(DiskReply::Disk(disk)) => Some(disk),
-        // One that is damaged or elsewhere: who carries it out says what is the matter.
-        _ => None,
-    };
-    let Some(lost) = known.as_ref().and_then(what_is_lost) else { return Ok(()) };
+    match site.ask(DiskRequest::Show { name: name.to_owned() }).await {
+        Ok(DiskReply::Disk(disk)) => match what_is_lost(&disk) {
+            Some(lost) => typed(name, &format!("disk {name} has {lost}")),
+            None => Ok(()),
+        },
+        // Who carries it out says what is the matter.
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => typed(name, &format!("what disk {name} has is not known ({})", e.message())),
+        Ok(_) => typed(name, &format!("what disk {name} has is not known")),
+    }
+}
+
+/// The same of a disk of which only its name and its snapshots are left, in the store.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when something else was typed; that of the terminal.
+pub(super) fn loss_of_name(name: &str, output: Output) -> Result<()> {
+    match is_watched(output) {
+        true => typed(name, &format!("disk {name} and its snapshots will be gone from the store")),
+        false => Ok(()),
+    }
+}
+
+fn is_watched(output: Output) -> bool {
+    let terminals = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    terminals && matches!(output, Output::Text)
+}
+
+/// Fails unless the name is typed.
+fn typed(name: &str, why: &str) -> Result<()> {
+    let (input, question) = (std::io::stdin(), std::io::stderr());
     let terminal = |e| Error::io("the terminal", e);
-    write!(&question, "disk {name} has {lost}. Type its name to lose that for good: ")
+    write!(&question, "{why}. Type its name to lose that for good: ")
         .and_then(|()| (&question).flush())
         .map_err(terminal)?;
     let mut line = String::new();
