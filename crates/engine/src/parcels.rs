@@ -54,6 +54,12 @@ const LONGEST: u64 = 64 << 10;
 const DISK: &str = "disk";
 const SERVER: &str = "server";
 
+/// The parcel whose snapshot a name would be, be there one or not.
+pub fn parcel_named(snapshot: &str) -> Option<String> {
+    let (machine, number) = snapshot.strip_prefix("vm-")?.rsplit_once('-')?;
+    number.parse::<u64>().ok().map(|number| format!("{machine}@{number}"))
+}
+
 /// The parcel whose disk a snapshot is: `work@5` for `vm-work-5`, if there is such a parcel and it names that
 /// snapshot's content.
 ///
@@ -61,11 +67,8 @@ const SERVER: &str = "server";
 /// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) when the store cannot be read;
 /// [`Corrupt`](ErrorKind::Corrupt) when what it holds is damaged.
 pub async fn parcel_of(store: &Store, disk: &str, snapshot: &str) -> Result<Option<String>> {
-    let parts = snapshot.strip_prefix("vm-").and_then(|rest| rest.rsplit_once('-'));
-    let Some((machine, number)) = parts.filter(|parts| parts.1.parse::<u64>().is_ok()) else {
-        return Ok(None);
-    };
-    let (parcel, full) = (format!("{machine}@{number}"), format!("{disk}@{snapshot}"));
+    let Some(parcel) = parcel_named(snapshot) else { return Ok(None) };
+    let full = format!("{disk}@{snapshot}");
     let refs = store.refs();
     let Some(found) = refs.get(RefKind::Parcel, &parcel).await? else { return Ok(None) };
     let Some(frozen) = refs.get(RefKind::Snapshot, &full).await? else { return Ok(None) };

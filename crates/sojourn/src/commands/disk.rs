@@ -16,7 +16,7 @@ use clap::Subcommand;
 use engine::Config;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::open_store;
-use engine::parcels::parcel_of;
+use engine::parcels::{parcel_named, parcel_of};
 use engine::world;
 use server::remote::RemoteServer;
 use std::process::ExitCode;
@@ -374,27 +374,31 @@ async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
 async fn prune(args: &PruneArgs, disk: &DiskView, site: &Site) -> Result<Vec<String>> {
     let store = match site {
         Site::Home(home) => Some(open_store(home, &Config::of(home)?).await?),
-        // A server refuses to remove those, and says so.
         Site::Server(_) => None,
     };
     let mut sound = Vec::new();
     for snapshot in disk.snapshots.iter().filter(|snapshot| snapshot.error.is_none()) {
         let parcel = match &store {
-            Some(store) => parcel_of(store, &disk.name, &snapshot.name).await?,
-            None => None,
+            Some(store) => parcel_of(store, &disk.name, &snapshot.name).await?.is_some(),
+            // A server does not tell, and their number decides which others go.
+            None => parcel_named(&snapshot.name).is_some(),
         };
-        if parcel.is_none() {
+        if !parcel {
             sound.push(snapshot);
         }
     }
     sound.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     let created: Vec<u64> = sound.iter().map(|snapshot| snapshot.created).collect();
     let old = args.keep.retention().superseded(&created, world::system().clock.now())?;
-    let mut removed = Vec::new();
+    let mut removed: Vec<String> = Vec::new();
     for snapshot in &sound[..old] {
         if !args.keep.dry_run {
             let (name, snapshot) = (disk.name.clone(), snapshot.name.clone());
-            site.ask(DiskRequest::RemoveSnapshot { name, snapshot }).await?;
+            let gone = site.ask(DiskRequest::RemoveSnapshot { name, snapshot }).await;
+            gone.map_err(|e| match removed.len() {
+                0 => e,
+                _ => e.context(format!("removed: {}; then", removed.join(", "))),
+            })?;
         }
         removed.push(format!("{}@{}", disk.name, snapshot.name));
     }
