@@ -178,6 +178,22 @@ impl Disks {
         snapshot::list(&self.store, only).await
     }
 
+    /// Whether another process has a disk of this home open, at this moment.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) or [`Unavailable`](ErrorKind::Unavailable) when the home cannot be read.
+    pub async fn is_any_open_elsewhere(&self) -> Result<bool> {
+        let home = self.directory.clone();
+        offload(move || {
+            let is_open = |name: &String| {
+                let lock = lock::take(&home.join(name), name);
+                lock.is_err_and(|e| e.kind() == ErrorKind::Conflict)
+            };
+            Ok(names(&home)?.iter().any(is_open))
+        })
+        .await
+    }
+
     /// Removes what a crash left of disks that were being made or removed in this home: for when a
     /// server starts. Others may be at work there: while one makes or removes a disk, nothing is done.
     /// What cannot be removed is named in the log.
@@ -238,6 +254,12 @@ impl Disks {
             Ok((lock, record))
         })
         .await?;
+        if let Some(record) = record.as_ref().filter(|record| record.name != name) {
+            return Err(Error::conflict(format!(
+                "what is here of disk {name:?} was to become disk {:?}; repeat 'sojourn disk keep {name} {}'",
+                record.name, record.name
+            )));
+        }
         let found = self.store.refs().get(RefKind::Disk, name).await?;
         let mut record = match (record, &found) {
             (Some(record), _) => record,

@@ -89,9 +89,13 @@ impl KeptLease {
     }
 
     /// Says that the server is not at work any more: its disks may be taken at once. A store that is away is not
-    /// waited for longer than a moment.
+    /// waited for longer than a moment. Where another process serves a disk of this home (`serve --run`), the lease
+    /// is that one's, too, and stays.
     pub(crate) async fn end(mut self) {
         self.renewing.shutdown().await;
+        if self.engine.disks.is_any_open_elsewhere().await.unwrap_or(true) {
+            return;
+        }
         let farewell = announce(&self.engine, &self.host, Duration::ZERO);
         let said = tokio::time::timeout(MOMENT, farewell).await;
         let said = said.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer")));

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-fn http(address: &str, path: &str) -> String {
+pub(crate) fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -473,4 +473,30 @@ fn a_command_is_not_run_for_an_export_that_is_not_there() {
     assert!(!lab.path("ran").exists());
     lab.run(["serve", "--export", "debian", "--run", "touch ran"]).ok();
     assert!(lab.path("ran").exists());
+}
+
+#[test]
+fn a_server_that_ends_leaves_the_lease_to_another_process_that_serves_a_disk_of_its_home() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create bob --from debian").ok();
+    let (ready, end) = (lab.path("ready"), lab.path("end"));
+    let script =
+        format!("touch {}; while ! test -e {}; do sleep 0.1; done", ready.display(), end.display());
+    let mut single = lab.command(["serve", "--export", "bob", "--run", &script]).spawn().unwrap();
+    while !ready.exists() {
+        assert!(single.try_wait().unwrap().is_none(), "it ended before its command");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(lab.serve(&[]).stop(), 0);
+    let (other, store) = (lab.path("other"), lab.home().join("store"));
+    let elsewhere = |line: &str| {
+        let mut command = std::process::Command::new(crate::common::BINARY);
+        command.arg("--home").arg(&other).args(line.split(' '));
+        crate::common::Done::from(command.output().unwrap())
+    };
+    elsewhere(&format!("init --store {}", store.display())).ok();
+    elsewhere("disk take bob").fails(4, &["was at work"]);
+    elsewhere("disk remove --lost bob").fails(4, &["was at work"]);
+    std::fs::write(&end, "").unwrap();
+    assert!(single.wait().unwrap().success());
 }
