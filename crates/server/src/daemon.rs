@@ -372,9 +372,11 @@ impl Daemon {
                  other",
             ));
         }
+        // First, as their guests are not to be cut off for nothing.
+        let successor = self.server.successor().await?;
         // Their sessions hold disks that the successor is to open.
         self.fronts.stop(&self.server.running).await;
-        let handed = self.server.hand_over().await;
+        let handed = self.server.hand_over(successor).await;
         match &handed {
             Ok(handed) => {
                 self.server.running.tell_handed_over();

@@ -58,18 +58,26 @@ impl Successor {
 }
 
 impl Changeable {
-    /// Hands listeners and clients over to the successor that waits. On an error the server goes on
-    /// as before. Gives how many clients went, and the successor's process.
+    /// The successor that waits. No verb begins from now on, until [`hand_over`](Self::hand_over) has failed.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while a verb is carried out on a disk;
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor does not take everything.
-    pub(crate) async fn hand_over(&mut self) -> Result<Draining> {
-        let mut successor = Successor::connect(&self.running.home).await?;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when none waits,
+    /// [`Conflict`](block::ErrorKind::Conflict) while a verb is carried out on a disk.
+    pub(crate) async fn successor(&self) -> Result<Successor> {
+        let successor = Successor::connect(&self.running.home).await?;
         if !self.running.hold_verbs() {
             let why = "a command is at work on a disk; try again when it is done";
             return Err(Error::conflict(why));
         }
+        Ok(successor)
+    }
+
+    /// Hands listeners and clients over to the [`successor`](Self::successor). On an error the server goes on
+    /// as before. Gives how many clients went, and the successor's process.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor does not take everything.
+    pub(crate) async fn hand_over(&mut self, mut successor: Successor) -> Result<Draining> {
         let given = self.give(&mut successor).await;
         if given.is_err() {
             // The clients that go on here have no disks for a moment: verbs wait for that, too.
