@@ -184,13 +184,7 @@ impl Engine {
     /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only, and for a size
     /// that holds no chunk or that the machine has not got.
     pub async fn change_cache(&self, size: Option<u64>, policy: Option<PolicyKind>) -> Result<()> {
-        if let Some(policy) = policy.filter(|policy| !policy.serves()) {
-            return Err(Error::invalid(format!(
-                "cache policy {policy} is for comparisons only; use fmpq or another that \
-                 docs/simulate.md names"
-            )));
-        }
-        size.map_or(Ok(()), cache_size)?;
+        check_cache(size, policy.as_ref())?;
         let cache = Arc::clone(&self.cache);
         block::offload(move || {
             cache.change(size, policy);
@@ -444,6 +438,21 @@ async fn open_with_sources(
 
 /// The least memory of a cache: a few chunks of the largest size.
 const LEAST_CACHE: u64 = 1 << 20;
+
+/// Refuses what the block cache cannot be: a size in bytes that is of no use on this machine, a policy that serves
+/// nobody.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid).
+pub fn check_cache(size: Option<u64>, policy: Option<&PolicyKind>) -> Result<()> {
+    if let Some(policy) = policy.filter(|policy| !policy.serves()) {
+        return Err(Error::invalid(format!(
+            "cache policy {policy} is for comparisons only; use fmpq or another that \
+             docs/simulate.md names"
+        )));
+    }
+    size.map_or(Ok(()), cache_size)
+}
 
 /// Refuses a size of the cache that is of no use: one that is neither nothing nor room for chunks, or more
 /// than the machine's memory.

@@ -57,6 +57,8 @@ impl Changeable {
     }
 
     async fn apply(&mut self, new: Config) -> Result<Reloaded> {
+        // What can be refused is, before anything is changed.
+        engine::check_cache(Some(new.cache.size.0), Some(&new.cache.policy))?;
         let asked = self.options.listen.under(&new);
         let home = self.running.home.dir().to_owned();
         let wanted = listen::wanted(&home, &new.serve.nbd, &asked, self.listeners.given())?;
@@ -121,6 +123,8 @@ impl Changeable {
             announce: self.config.serve.announce,
             boot_lists: self.config.serve.boot_lists,
             boot_copies: self.config.serve.boot_copies,
+            vhost_user: self.config.serve.vhost_user.clone(),
+            store_disk: self.config.serve.store_disk.clone(),
             ..new.serve
         };
         self.running.engine.call_slow(Duration::from_millis(self.config.serve.slow_ms));

@@ -151,6 +151,27 @@ async fn every_metric_of_the_dashboard_exists() {
     assert_eq!(server.stop(), 0);
 }
 
+#[test]
+fn a_configuration_that_is_refused_changes_nothing_of_what_stands_before_its_mistake() {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    let before = lab.json("status");
+    let config = |size: &str| {
+        let listeners = "nbd = [\"unix:nbd.sock\", \"127.0.0.1:0\"]\nhttp_access = \"tokens\"";
+        format!("[serve]\n{listeners}\n[cache]\nsize = \"{size}\"\n")
+    };
+    configure(&lab, &config("900TiB"));
+    lab.line("reload").fails(2, &["900 TiB"]);
+    let after = lab.json("status");
+    assert_eq!((&after["listeners"], &after["http"]), (&before["listeners"], &before["http"]));
+    let address = after["http"].as_str().unwrap();
+    assert!(crate::serve::http(address, "/api/v1/status").contains("200 OK"));
+    configure(&lab, &config("64MiB"));
+    let reloaded = lab.json("reload");
+    assert_eq!(reloaded["opened"].as_array().unwrap().len(), 2, "{reloaded}");
+    assert_eq!(server.stop(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cache_changes_while_a_client_reads() {
     let (lab, content) = Lab::with_image();
