@@ -2,11 +2,12 @@
 //! the home, for its owner alone; documented in docs/api.md.
 //!
 //! It is bounded. A full file becomes `audit.log.1`, that one `audit.log.2` and so on, and the last is
-//! removed. Whoever reaches the port can be refused as often as they like, so that refusals are noted one by
-//! one only up to a number in a minute: they shall not drive out what was done.
+//! removed. Whoever reaches the port can be refused as often as they like, and with requests as long as they like:
+//! what came to nothing is noted one by one only up to a number in a minute and in a day, and what a request
+//! says is cut. It shall not drive out what was done.
 
 use crate::origin::Origin;
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use engine::Home;
 use engine::world;
 use serde::Serialize;
@@ -25,12 +26,13 @@ use tokio::time::Instant;
 const LARGEST: u64 = 4 << 20;
 /// How many full files are kept.
 const KEPT: u32 = 4;
-/// The refusals that are noted one by one in a period.
-const REFUSALS: u64 = 60;
-/// How long a period lasts.
-const PERIOD: Duration = Duration::from_secs(60);
-/// The longest error and the longest name that is noted, in characters.
+/// What came to nothing and is noted one by one: so much in so long.
+const REFUSALS: [(u64, Duration); 2] =
+    [(60, Duration::from_secs(60)), (1000, Duration::from_secs(86_400))];
+/// The longest error and the longest text of a request that is noted, in characters.
 const LONGEST: usize = 300;
+/// The longest request that is noted, in bytes, once its texts are cut.
+const LONGEST_REQUEST: usize = 4096;
 
 /// Who changed something.
 #[derive(Debug, Clone)]
@@ -60,24 +62,25 @@ impl Deed {
             }
             (name, _) => name.to_owned(),
         };
-        Self { verb: format!("{noun}.{}", text("verb")), object, request }
+        let verb = format!("{noun}.{}", text("verb"));
+        Self { verb, object: short(&object), request: bounded(request) }
     }
 
     /// Something that is asked of the server itself.
     pub(crate) fn of_server(verb: &str, request: &impl Serialize) -> Self {
         let request = serde_json::to_value(request).unwrap_or_default();
-        Self { verb: format!("server.{verb}"), object: String::new(), request }
+        Self { verb: format!("server.{verb}"), object: String::new(), request: bounded(request) }
     }
 
     /// A request that did not become one on anything.
     fn refused(method: &str, path: &str) -> Self {
-        Self { verb: method.to_owned(), object: path.to_owned(), request: Value::Null }
+        Self { verb: short(method), object: short(path), request: Value::Null }
     }
 }
 
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.verb, short(&self.object))
+        write!(f, "{} {:?}", self.verb, self.object)
     }
 }
 
@@ -109,28 +112,44 @@ pub(crate) struct AuditLog {
     writing: Mutex<()>,
 }
 
-/// How many there were in this period.
+/// How many there were in the period of each limit.
 #[derive(Debug, Default)]
 struct Refusals {
+    periods: [RefusalPeriod; REFUSALS.len()],
+    left_out: u64,
+    /// When it was last said how many were left out.
+    said: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct RefusalPeriod {
     since: Option<Instant>,
     noted: u64,
-    left_out: u64,
 }
 
 impl Refusals {
-    /// Counts one. Gives whether it is to be noted, and how many were left out in a period that has ended.
+    /// Counts one. Gives whether it is to be noted, and how many were left out, which is said once in the shortest
+    /// period.
     fn count(&mut self, now: Instant) -> (bool, u64) {
+        let is_over =
+            |since: Option<Instant>, period| since.is_none_or(|since| now >= since + period);
+        for (period, (_, length)) in self.periods.iter_mut().zip(REFUSALS) {
+            if is_over(period.since, length) {
+                *period = RefusalPeriod { since: Some(now), noted: 0 };
+            }
+        }
         let mut left_out = 0;
-        if self.since.is_none_or(|since| now >= since + PERIOD) {
-            left_out = self.left_out;
-            *self = Self { since: Some(now), noted: 0, left_out: 0 };
+        if is_over(self.said, REFUSALS[0].1) {
+            self.said = Some(now);
+            left_out = std::mem::take(&mut self.left_out);
         }
-        if self.noted < REFUSALS {
-            self.noted += 1;
-            return (true, left_out);
+        let has_room =
+            self.periods.iter().zip(REFUSALS).all(|(period, (most, _))| period.noted < most);
+        match has_room {
+            true => self.periods.iter_mut().for_each(|period| period.noted += 1),
+            false => self.left_out += 1,
         }
-        self.left_out += 1;
-        (false, left_out)
+        (has_room, left_out)
     }
 }
 
@@ -153,16 +172,29 @@ impl AuditLog {
         deed: &Deed,
         outcome: std::result::Result<(), &Error>,
     ) {
-        let (kind, message) = match outcome {
-            Ok(()) => ("done", None),
-            Err(e) => (e.kind().as_str(), Some(short(e.message()))),
-        };
-        self.write(line(actor, deed, kind, message)).await;
+        match outcome {
+            Ok(()) => self.write(line(actor, deed, "done", None)).await,
+            Err(e) => {
+                let failed = line(actor, deed, e.kind().as_str(), Some(short(e.message())));
+                match e.kind() {
+                    ErrorKind::Invalid
+                    | ErrorKind::NotFound
+                    | ErrorKind::Conflict
+                    | ErrorKind::Denied => self.write_if_few(actor, failed).await,
+                    _ => self.write(failed).await,
+                }
+            }
+        }
     }
 
     /// Notes a request for a change that was not carried out, with the status that says why.
     pub(crate) async fn note_refusal(&self, actor: &Actor, method: &str, path: &str, status: u16) {
-        let deed = Deed::refused(method, path);
+        let why = Some(format!("HTTP status {status}"));
+        self.write_if_few(actor, line(actor, &Deed::refused(method, path), "refused", why)).await;
+    }
+
+    /// Writes a line on what changed nothing, unless there were many.
+    async fn write_if_few(&self, actor: &Actor, refused: String) {
         let (noted, left_out) = self.refusals.lock().await.count(Instant::now());
         if left_out > 0 {
             let others = Deed::refused("refused", "");
@@ -170,8 +202,7 @@ impl AuditLog {
             self.write(line(actor, &others, "denied", Some(why))).await;
         }
         if noted {
-            let why = Some(format!("HTTP status {status}"));
-            self.write(line(actor, &deed, "refused", why)).await;
+            self.write(refused).await;
         }
     }
 
@@ -192,7 +223,7 @@ fn line(actor: &Actor, deed: &Deed, outcome: &str, message: Option<String>) -> S
         token: actor.token.as_deref(),
         from: actor.origin.to_string(),
         verb: &deed.verb,
-        object: short(&deed.object),
+        object: deed.object.clone(),
         outcome,
         message,
         request: &deed.request,
@@ -202,6 +233,24 @@ fn line(actor: &Actor, deed: &Deed, outcome: &str, message: Option<String>) -> S
 
 fn short(text: &str) -> String {
     text.chars().take(LONGEST).collect()
+}
+
+/// A request with its texts cut; none where it is long all the same.
+fn bounded(mut request: Value) -> Value {
+    cut(&mut request);
+    match request.to_string().len() <= LONGEST_REQUEST {
+        true => request,
+        false => Value::String("a longer request than is noted".to_owned()),
+    }
+}
+
+fn cut(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > LONGEST => *text = short(text),
+        Value::Array(values) => values.iter_mut().for_each(cut),
+        Value::Object(fields) => fields.values_mut().for_each(cut),
+        _ => {}
+    }
 }
 
 /// Adds a line to the file, which begins anew when it is as long as `largest`.
@@ -284,12 +333,42 @@ mod tests {
 
     #[test]
     fn refusals_are_noted_one_by_one_up_to_a_number_and_then_counted() {
+        let [(most, minute), (most_a_day, day)] = REFUSALS;
         let mut refusals = Refusals::default();
         let now = Instant::now();
         let noted = (0..1000).filter(|_| refusals.count(now).0).count() as u64;
-        assert_eq!(noted, REFUSALS);
-        assert_eq!(refusals.count(now + PERIOD), (true, 1000 - REFUSALS));
-        assert_eq!(refusals.count(now + PERIOD), (true, 0));
+        assert_eq!(noted, most);
+        assert_eq!(refusals.count(now + minute), (true, 1000 - most));
+        assert_eq!(refusals.count(now + minute), (true, 0));
+        // One who keeps at it.
+        let mut refusals = Refusals::default();
+        let minutes = (0..60 * 24).flat_map(|at| (0..most).map(move |_| now + minute * at));
+        assert_eq!(minutes.filter(|at| refusals.count(*at).0).count() as u64, most_a_day);
+        assert!(refusals.count(now + day).0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_request_makes_a_long_line_and_many_bad_ones_leave_what_was_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = AuditLog::at(&dir.path().join("audit.log"), 64 << 10);
+        let origin = Origin::unix(Some((1000, None)));
+        let actor = Actor { token: Some("ci".into()), origin };
+        let done = DiskRequest::Reset { name: "alice".into() };
+        log.note(&actor, &Deed::of("disk", &done), Ok(())).await;
+        let long = "x".repeat(1 << 20);
+        let names = (0..10_000).map(|n| n.to_string()).collect();
+        let many =
+            DiskRequest::CreateAll { names, from: long.clone(), ephemeral: true, size: None };
+        for number in 0..1000 {
+            log.note_refusal(&actor, &long, &long, 401).await;
+            let wrong = DiskRequest::Reset { name: format!("{number}{long}") };
+            let wrong =
+                if number % 2 == 0 { Deed::of("disk", &wrong) } else { Deed::of("disk", &many) };
+            log.note(&actor, &wrong, Err(&Error::invalid(long.clone()))).await;
+        }
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        assert!(text.lines().next().unwrap().contains("disk.reset"), "{text}");
+        assert!(text.lines().all(|line| line.len() < 2 * LONGEST_REQUEST));
     }
 
     #[test]
