@@ -7,17 +7,15 @@ use crate::api::{
     STATUS_PATH,
 };
 use crate::audit::{Actor, Deed};
-use crate::http::{answer, send_status};
+use crate::http::{HttpClients, answer, send_status};
 use crate::orders;
 use crate::origin::Origin;
 use crate::running::RunningServer;
 use crate::signals::Switch;
 use agent::api::{ATTACH_PATH, AttachRequest};
-use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::fs::FsPath;
 use block::{Error, Result};
@@ -28,8 +26,12 @@ use serde::Serialize;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::net::UnixListener;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+
+/// How long accepting rests after it failed, for want of descriptors for example.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The control socket of a home, for its owner alone, open beside its place: an earlier server may
 /// still be reached there.
@@ -133,7 +135,7 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<RunningServer>, s
         .route(HAND_OVER_PATH, post(hand_over))
         .route(ATTACH_PATH, post(attach))
         .with_state(Arc::clone(&running));
-    answer(listener, router, stop, || running.is_busy()).await;
+    answer(Processes(listener), router, stop, || running.is_busy()).await;
 }
 
 /// What was asked, for the log.
@@ -144,9 +146,25 @@ fn in_words(request: &impl Serialize) -> String {
 /// Who asks on the control socket.
 type AskedFrom = ConnectInfo<Origin>;
 
-impl Connected<IncomingStream<'_, UnixListener>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self::unix(stream.io().peer_cred().ok().map(|peer| (peer.uid(), peer.pid())))
+/// Processes that come by the control socket.
+struct Processes(UnixListener);
+
+impl HttpClients for Processes {
+    type Stream = UnixStream;
+
+    async fn next(&mut self) -> (UnixStream, Origin) {
+        loop {
+            match self.0.accept().await {
+                Ok((stream, _)) => {
+                    let process = stream.peer_cred().ok().map(|peer| (peer.uid(), peer.pid()));
+                    return (stream, Origin::unix(process));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a command failed");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
     }
 }
 

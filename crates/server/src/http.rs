@@ -13,25 +13,32 @@ use crate::bearer::{self, Authority};
 use crate::dashboard::{self, Dashboard, Guard};
 use crate::http_api::{self, HttpApi};
 use crate::origin::Origin;
-use axum::extract::State;
-use axum::extract::connect_info::Connected;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, State};
+use axum::http::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::{Error, Result};
 use engine::config::Serve;
 use engine::config::listener::{ConfiguredListener, HttpAccess, TlsMode};
 use guests::Guests;
 use https::Encrypted;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tower_service::Service;
 
 /// How long a stop waits for clients in the middle of a request: they may never end it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -179,28 +186,71 @@ impl Port {
     }
 }
 
+/// Where clients come from.
+pub(crate) trait HttpClients: Send + 'static {
+    /// A client's connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next client, and where it comes from. Nothing is lost when this is cancelled.
+    fn next(&mut self) -> impl Future<Output = (Self::Stream, Origin)> + Send;
+}
+
 /// Answers until `stop`, and for as long after it as something is `busy`: clients that never end
-/// their request are cut off.
-pub(crate) async fn answer<L>(listener: L, router: Router, stop: Switch, busy: impl Fn() -> bool)
-where
-    L: axum::serve::Listener,
-    L::Addr: std::fmt::Debug,
-    Origin: for<'a> Connected<IncomingStream<'a, L>>,
-{
-    let service = router.into_make_service_with_connect_info::<Origin>();
-    let served = axum::serve(listener, service).with_graceful_shutdown(stop.wait());
+/// their request are cut off. HTTP/1 alone: on one connection of HTTP/2 a client may ask for hundreds of things and
+/// take no answer, while places and their time are counted by connections.
+pub(crate) async fn answer(
+    mut clients: impl HttpClients,
+    router: Router,
+    stop: Switch,
+    busy: impl Fn() -> bool,
+) {
+    let mut conversations = JoinSet::new();
+    let mut stopped = pin!(stop.wait());
+    loop {
+        tokio::select! {
+            (stream, origin) = clients.next() => {
+                conversations.spawn(talk(stream, origin, router.clone(), stop.wait()));
+            }
+            Some(_) = conversations.join_next() => {}
+            () = &mut stopped => break,
+        }
+    }
+    drop(clients);
     let patience = async {
-        stop.wait().await;
         tokio::time::sleep(PATIENCE).await;
         while busy() {
             tokio::time::sleep(PATIENCE).await;
         }
     };
     tokio::select! {
-        served = served.into_future() => if let Err(e) = served {
-            tracing::error!(error = %e, "an HTTP listener failed");
-        },
+        () = async { while conversations.join_next().await.is_some() {} } => {}
         () = patience => tracing::debug!("HTTP clients were cut off"),
+    }
+}
+
+/// Answers a client until it has asked for the last time; from `stop` on only what it has begun to ask.
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    origin: Origin,
+    router: Router,
+    stop: impl Future<Output = ()>,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(ConnectInfo(origin.clone()));
+        router.clone().call(request)
+    });
+    let mut conversation =
+        pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = conversation.as_mut() => ended,
+        () = stop => {
+            conversation.as_mut().graceful_shutdown();
+            conversation.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::trace!(%error, "an HTTP client's connection broke");
     }
 }
 
@@ -222,14 +272,8 @@ pub(crate) async fn send_status(State(running): State<Arc<RunningServer>>) -> Re
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-
-    impl Connected<IncomingStream<'_, TcpListener>> for Origin {
-        fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-            Self::tcp(*stream.remote_addr())
-        }
-    }
 
     #[tokio::test]
     async fn a_client_that_never_ends_its_request_does_not_hold_up_the_stop() {
@@ -246,10 +290,24 @@ mod tests {
             busy.store(false, SeqCst);
         };
         let answering = async {
-            answer(listener, router, stop.clone(), || busy.load(SeqCst)).await;
+            answer(Guests::new(listener), router, stop.clone(), || busy.load(SeqCst)).await;
             assert!(!busy.load(SeqCst), "what is being carried out is waited for");
         };
         let both = async { tokio::join!(answering, half) };
         tokio::time::timeout(PATIENCE * 10, both).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_begins_with_http_2_is_not_answered_in_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(answer(Guests::new(listener), router, Switch::new(), || false));
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        client.write_all(preface).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{answer:?}");
     }
 }

@@ -1,9 +1,8 @@
 //! HTTP clients in their places: not too many at a time, and none for ever, so that clients that ask
 //! nothing neither use up the server's descriptors nor keep monitoring out.
 
+use super::HttpClients;
 use crate::origin::{ClientPlace, Origin};
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -127,12 +126,9 @@ async fn patience(place: Arc<GuestPlace>) -> io::Error {
     }
 }
 
-impl Listener for Guests {
-    type Io = Guest;
-    type Addr = SocketAddr;
-
-    /// Nothing is lost when this is cancelled.
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+impl Guests {
+    /// The next guest. Nothing is lost when this is cancelled.
+    pub(super) async fn accept(&mut self) -> (Guest, SocketAddr) {
         loop {
             match self.socket.accept().await {
                 Ok((stream, from)) => match self.admit(stream) {
@@ -146,15 +142,15 @@ impl Listener for Guests {
             }
         }
     }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.socket.local_addr()
-    }
 }
 
-impl Connected<IncomingStream<'_, Guests>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, Guests>) -> Self {
-        stream.io().origin(*stream.remote_addr())
+impl HttpClients for Guests {
+    type Stream = Guest;
+
+    async fn next(&mut self) -> (Guest, Origin) {
+        let (guest, from) = self.accept().await;
+        let origin = guest.origin(from);
+        (guest, origin)
     }
 }
 

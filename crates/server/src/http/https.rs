@@ -1,10 +1,9 @@
 //! TLS below HTTP.
 
+use super::HttpClients;
 use super::guests::{Guest, Guests};
 use crate::origin::Origin;
 use access::ServerCredentials;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,34 +47,25 @@ impl Encrypted {
     }
 }
 
-impl Connected<IncomingStream<'_, Encrypted>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, Encrypted>) -> Self {
-        let (guest, session) = stream.io().get_ref();
-        let certificate = session.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
-        let certificate = certificate.and_then(|der| access::name::of_certificate(der).ok());
-        guest.origin(*stream.remote_addr()).certified(certificate)
-    }
-}
+impl HttpClients for Encrypted {
+    type Stream = TlsStream<Guest>;
 
-impl Listener for Encrypted {
-    type Io = TlsStream<Guest>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
+    async fn next(&mut self) -> (TlsStream<Guest>, Origin) {
+        let (stream, from) = loop {
             tokio::select! {
                 Some(ended) = self.handshakes.join_next() => {
                     if let Ok(Some(client)) = ended {
-                        return client;
+                        break client;
                     }
                 }
                 (stream, from) = self.clients.accept() => self.begin(stream, from),
             }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.clients.local_addr()
+        };
+        let (guest, session) = stream.get_ref();
+        let certificate = session.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+        let certificate = certificate.and_then(|der| access::name::of_certificate(der).ok());
+        let origin = guest.origin(from).certified(certificate);
+        (stream, origin)
     }
 }
 
