@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -37,6 +38,8 @@ pub struct OpenDisks {
     /// of one must not work on the files beside the next one.
     opening: Mutex<JoinSet<()>>,
     turns: Arc<Semaphore>,
+    /// Whether all were closed for good.
+    closed: AtomicBool,
 }
 
 /// The place of one disk. It is in the map while it has users or an open disk.
@@ -147,7 +150,8 @@ impl OpenDisks {
     /// None is open yet.
     pub fn new(disks: Arc<Disks>) -> Self {
         let turns = Arc::new(Semaphore::new(OPENINGS));
-        Self { disks, slots: Mutex::default(), opening: Mutex::default(), turns }
+        let (slots, opening, closed) = Default::default();
+        Self { disks, slots, opening, turns, closed }
     }
 
     /// Opens a disk, or joins those who have it open.
@@ -174,7 +178,7 @@ impl OpenDisks {
         let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
         let disk = match present {
             Some(disk) => disk,
-            None => match self.open(name, place, failed).await {
+            None => match self.open_unless_closed(name, place, failed).await {
                 Ok(disk) => disk,
                 Err(e) => {
                     drop(entry);
@@ -185,6 +189,20 @@ impl OpenDisks {
         };
         entry.0 = None;
         Ok(DiskHandle { slot, disk })
+    }
+
+    /// Opens a disk in its place, unless all were closed.
+    async fn open_unless_closed(
+        &self,
+        name: &str,
+        place: OwnedMutexGuard<Option<Opened>>,
+        failed: Option<Opened>,
+    ) -> Result<Arc<Disk>> {
+        // Whoever closes all takes the place after this was set.
+        match self.closed.load(Ordering::SeqCst) {
+            false => self.open(name, place, failed).await,
+            true => Err(Error::unavailable("the server is stopping, and opens no disk any more")),
+        }
     }
 
     /// Opens a disk in its place, in a task of its own, after closing it where it `failed`.
@@ -259,6 +277,15 @@ impl OpenDisks {
         };
         let idle = slots.into_iter().filter(is_idle);
         futures::stream::iter(idle).for_each_concurrent(CLOSINGS, close).await;
+    }
+
+    /// Closes every disk, as [`close_all`](Self::close_all) does, for good: none is opened after that.
+    ///
+    /// # Errors
+    /// Any error from [`Disk::close`].
+    pub async fn close_for_good(&self) -> Result<()> {
+        self.closed.store(true, Ordering::SeqCst);
+        self.close_all().await
     }
 
     /// Closes every disk, many at a time. All are tried; the first error is returned.

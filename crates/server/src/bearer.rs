@@ -36,6 +36,8 @@ const LIMITED: [&str; 4] =
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     token: Option<Arc<Token>>,
+    /// Where it is to be found for as long as it holds.
+    known: Option<Arc<KnownTokens>>,
 }
 
 /// The name of the token that a request was answered for, among the extensions of its answer.
@@ -110,6 +112,32 @@ impl Caller {
             ))),
             None if right == TokenRight::Read => Ok(()),
             None => Err(no_token()),
+        }
+    }
+}
+
+impl Caller {
+    /// Fails when its token does not hold any more, for what takes long: a token was looked at when the request
+    /// began.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied); [`Unavailable`](block::ErrorKind::Unavailable) when the server cannot
+    /// read its tokens.
+    pub(crate) async fn must_still_hold(&self) -> Result<()> {
+        let (Some(token), Some(known)) = (&self.token, &self.known) else { return Ok(()) };
+        let known = Arc::clone(known);
+        let tokens = block::offload(move || known.read()).await.map_err(|error| {
+            tracing::error!(error = error.message(), "tokens cannot be read, and let nobody in");
+            Error::unavailable("the server cannot read its tokens; its log says why")
+        })?;
+        let holds = tokens.iter().any(|known| known == &**token)
+            && !token.is_expired(world::system().clock.now());
+        match holds {
+            true => Ok(()),
+            false => Err(Error::denied(format!(
+                "the token {} was revoked or has expired meanwhile",
+                token.name
+            ))),
         }
     }
 }
@@ -214,7 +242,10 @@ impl Authority {
         }
         let shown = shown_token(headers).map_err(Unanswered::unauthorized)?;
         let caller = match shown {
-            Some(text) => Caller { token: Some(self.find(text).await?) },
+            Some(text) => Caller {
+                token: Some(self.find(text).await?),
+                known: Some(Arc::clone(&self.tokens)),
+            },
             None if !looks(method) || self.access == HttpAccess::Tokens => {
                 return Err(Unanswered::unauthorized(no_token()));
             }
@@ -386,7 +417,10 @@ mod tests {
 
     #[test]
     fn a_caller_may_what_its_token_says() {
-        let of = |right, disks: &[&str]| Caller { token: Some(Arc::new(token(right, disks))) };
+        let of = |right, disks: &[&str]| Caller {
+            token: Some(Arc::new(token(right, disks))),
+            known: None,
+        };
         let anybody = Caller::default();
         assert!(anybody.must_have(TokenRight::Read).is_ok() && anybody.sees_disk("x"));
         assert_eq!(anybody.must_have(TokenRight::Operate).unwrap_err().kind(), ErrorKind::Denied);

@@ -234,6 +234,7 @@ impl Daemon {
         };
         let fronts = Fronts { iscsi, vhost_user };
         let (orders, ordered) = mpsc::unbounded_channel();
+        let (stop, others) = (Switch::new(), JoinSet::new());
         let porter = porter(home, &config, &engine, boots);
         let peers = match &porter {
             Some(porter) => PeerPort::open(home, &config, &engine, porter).await,
@@ -254,6 +255,7 @@ impl Daemon {
             troubles: Arc::default(),
             response_ms: AtomicU64::new(config.serve.response_ms),
             verbs: Mutex::default(),
+            ending: stop.clone(),
             attached: watch::Sender::new(clients.is_empty()),
             porter,
             orders,
@@ -267,7 +269,6 @@ impl Daemon {
         drop(reserve);
         let socket = http.as_ref().map(Port::listen).transpose()?;
         let listeners = Listeners::start(&running.nbd, bound, &security, &returning, clients)?;
-        let (stop, others) = (Switch::new(), JoinSet::new());
         let mut server =
             Changeable { config, options, security, running, listeners, http, gateway, others };
         if let (Some(port), Some(socket)) = (&server.http, socket) {
@@ -397,8 +398,11 @@ impl Daemon {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when a second signal ends it at once; when a disk
     /// could not be closed properly.
     async fn stop(self, end: StopReason, signals: &mut Signals) -> Result<ExitCode> {
-        let Self { server, mut fronts, lease, mut upkeep, stop, shadows, lock, .. } = self;
+        let Self { server, mut fronts, lease, mut upkeep, stop, ordered, shadows, lock, .. } = self;
         let Changeable { running, mut listeners, http, mut others, .. } = server;
+        running.end_verbs();
+        // A verb that asked for something waits for an answer, and is itself waited for below.
+        drop(ordered);
         match &end {
             // The manager follows it from here.
             StopReason::HandedOver(Some(pid)) => notify(&format!("MAINPID={pid}")),
@@ -571,5 +575,5 @@ async fn finish(running: &RunningServer) -> Result<()> {
     }
     let mut verbs = running.take_verbs();
     while verbs.join_next().await.is_some() {}
-    running.engine.open.close_all().await
+    running.engine.open.close_for_good().await
 }

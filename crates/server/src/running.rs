@@ -3,6 +3,7 @@
 use super::audit::AuditLog;
 use super::head_room;
 use super::record::Recording;
+use super::signals::Switch;
 use super::throttle::Throttles;
 use super::trouble;
 use crate::api::{Draining, Reloaded};
@@ -42,6 +43,8 @@ pub(crate) struct RunningServer {
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<Verbs>,
+    /// Thrown when the server begins to end.
+    pub(crate) ending: Switch,
     /// Whether the clients of an earlier server have their disks again.
     pub(crate) attached: watch::Sender<bool>,
     /// Looks after attached disks, in a home of those.
@@ -60,8 +63,16 @@ pub(crate) struct RunningServer {
 #[derive(Debug, Default)]
 pub(crate) struct Verbs {
     tasks: JoinSet<()>,
-    /// None may begin: clients are between two servers, and their disks look unused.
-    held: bool,
+    held: Option<VerbHold>,
+}
+
+/// Why no verb may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VerbHold {
+    /// Clients are between two servers, and their disks look unused.
+    HandOver,
+    /// Disks are closed, and stay closed.
+    Ending,
 }
 
 impl Verbs {
@@ -112,11 +123,16 @@ impl RunningServer {
     /// Carries out a verb, in a task of its own.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while the server is handed over.
+    /// [`Conflict`](block::ErrorKind::Conflict) while the server is handed over,
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it ends.
     pub(crate) fn begin(&self, verb: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let mut verbs = self.verbs.lock();
-        if verbs.held {
-            return Err(Error::conflict("the server is being handed over; try again"));
+        match verbs.held {
+            None => {}
+            Some(VerbHold::HandOver) => {
+                return Err(Error::conflict("the server is being handed over; try again"));
+            }
+            Some(VerbHold::Ending) => return Err(Error::unavailable("the server is stopping")),
         }
         // Those that have ended are forgotten.
         verbs.is_busy();
@@ -128,17 +144,24 @@ impl RunningServer {
     /// out: then it is `false`.
     pub(crate) fn hold_verbs(&self) -> bool {
         let mut verbs = self.verbs.lock();
-        verbs.held = !verbs.is_busy();
-        verbs.held
+        let free = !verbs.is_busy();
+        verbs.held = free.then_some(VerbHold::HandOver);
+        free
     }
 
     /// Undoes [`hold_verbs`](Self::hold_verbs).
     pub(crate) fn release_verbs(&self) {
-        self.verbs.lock().held = false;
+        self.verbs.lock().held = None;
     }
 
-    /// Takes the verbs, to wait for their end.
+    /// Lets no verb begin any more, but for what is told by a server that was handed over.
+    pub(crate) fn end_verbs(&self) {
+        self.verbs.lock().held.get_or_insert(VerbHold::Ending);
+    }
+
+    /// Takes the verbs, to wait for their end. No more begin.
     pub(crate) fn take_verbs(&self) -> JoinSet<()> {
+        self.end_verbs();
         std::mem::take(&mut self.verbs.lock().tasks)
     }
 

@@ -147,8 +147,12 @@ struct LiveQuery {
     disks: bool,
 }
 
+/// A stream of events, and who watches it.
+type LiveState = (Watcher, Caller);
+
 async fn live(
     State(dashboard): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
     query: std::result::Result<Query<LiveQuery>, QueryRejection>,
 ) -> Response {
     let watcher = match query {
@@ -157,9 +161,12 @@ async fn live(
     };
     match watcher {
         Ok(watcher) => {
-            let body = futures::stream::unfold(watcher, async |mut watcher: Watcher| {
+            let begun = (watcher, caller);
+            let body = futures::stream::unfold(begun, async |(mut watcher, caller): LiveState| {
                 let bytes = watcher.next().await?;
-                Some((Ok::<_, std::convert::Infallible>(bytes), watcher))
+                // A stream may last for days, and its token not.
+                caller.must_still_hold().await.ok()?;
+                Some((Ok::<_, std::convert::Infallible>(bytes), (watcher, caller)))
             });
             ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
         }

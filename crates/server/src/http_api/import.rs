@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use block::{Error, Result};
 use engine::api::ImportView;
 use engine::image_verbs::{self, RawStream};
+use futures::FutureExt;
 use hyper::body::Body as _;
 use serde::Serialize;
 use store::{ImageName, Store, images};
@@ -64,8 +65,14 @@ pub(super) async fn import(
     };
     let deed = ImportDeed { verb: "import", name: &name, source: &how.source, size };
     let deed = Deed::of("image", &deed);
+    let caller = asker.caller.clone();
     let verb = async move {
-        let mut upload = Upload::new(body);
+        // Days may lie between the first byte and the last.
+        let permission = Box::new(move || {
+            let caller = caller.clone();
+            async move { caller.must_still_hold().await }.boxed()
+        });
+        let mut upload = Upload::new(body, running.ending.wait(), permission);
         let taken = take(&running.engine.store, &image, &how, &mut upload).await;
         drop(turn);
         if taken.is_err() {
@@ -137,5 +144,5 @@ async fn take(
     let made = image_verbs::import_stream(&session, image, stream, &()).await;
     let made = session.close(made).await;
     // What is wrong with the body is the client's affair, whatever it did to the import.
-    made.map_err(|e| upload.fault().map_or(e, Error::invalid))
+    made.map_err(|e| upload.fault().map_or(e, Error::from))
 }

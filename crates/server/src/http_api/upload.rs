@@ -2,7 +2,9 @@
 //! at a certain pace, so that nobody keeps a turn by sending hardly anything.
 
 use axum::body::Bytes;
+use block::Error;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use hyper::body::{Body, Frame};
 use std::error::Error as StdError;
 use std::io;
@@ -16,6 +18,8 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes that must come in that time: 2 KiB/s.
 const PIECE: usize = 64 << 10;
+/// How often it is looked whether its sender may still send it.
+const ASK: Duration = Duration::from_secs(5);
 /// How long what is still sent is taken after the body was refused.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -31,8 +35,41 @@ pub(super) struct Upload<B> {
     left: Duration,
     /// Since when there is waiting, and for how long at the most.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    fault: Option<String>,
+    /// Done when the server ends.
+    ending: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Says whether its sender may still send it.
+    permission: Permission,
+    /// What it says now, and when it was asked last.
+    asking: Option<BoxFuture<'static, Result<(), Error>>>,
+    asked: Instant,
+    fault: Option<UploadFault>,
     ended: bool,
+}
+
+/// Says whether the sender of a body may still send it.
+pub(super) type Permission = Box<dyn Fn() -> BoxFuture<'static, Result<(), Error>> + Send>;
+
+/// Why a body was not taken to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum UploadFault {
+    /// What is wrong with it.
+    Body(String),
+    /// Its sender may not send it any more.
+    Denied(String),
+    /// The server ends.
+    Ending,
+}
+
+impl From<UploadFault> for Error {
+    fn from(fault: UploadFault) -> Self {
+        match fault {
+            UploadFault::Body(why) => Self::invalid(why),
+            UploadFault::Denied(why) => Self::denied(why),
+            UploadFault::Ending => Self::unavailable(
+                "the server is stopping: send the image again, it has none of this one",
+            ),
+        }
+    }
 }
 
 impl<B> Upload<B>
@@ -40,8 +77,13 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    /// The bytes of a body; nothing is taken yet.
-    pub(super) fn new(body: B) -> Self {
+    /// The bytes of a body, which are taken until `ending` is done, and for as long as there is `permission`: that is
+    /// asked for now and then, and at the end. Nothing is taken yet.
+    pub(super) fn new(
+        body: B,
+        ending: impl Future<Output = ()> + Send + 'static,
+        permission: Permission,
+    ) -> Self {
         Self {
             body: Box::pin(body),
             rest: Bytes::new(),
@@ -49,13 +91,17 @@ where
             of_piece: 0,
             left: PATIENCE,
             waiting: None,
+            ending: Box::pin(ending),
+            permission,
+            asking: None,
+            asked: Instant::now(),
             fault: None,
             ended: false,
         }
     }
 
     /// What was wrong with it, if it could not be taken to its end.
-    pub(super) fn fault(&self) -> Option<String> {
+    pub(super) fn fault(&self) -> Option<UploadFault> {
         self.fault.clone()
     }
 
@@ -69,8 +115,25 @@ where
     }
 
     /// Waits for the next bytes; for none at the end.
-    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, String>> {
-        while !self.ended {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, UploadFault>> {
+        loop {
+            if let Some(asking) = &mut self.asking {
+                let answer = ready!(asking.as_mut().poll(cx));
+                (self.asking, self.asked) = (None, Instant::now());
+                if let Err(e) = answer {
+                    return Poll::Ready(Err(UploadFault::Denied(e.message().to_owned())));
+                }
+                if self.ended {
+                    return Poll::Ready(Ok(Bytes::new()));
+                }
+            }
+            if self.ended || self.asked.elapsed() >= ASK {
+                self.asking = Some((self.permission)());
+                continue;
+            }
+            if self.ending.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(UploadFault::Ending));
+            }
             let Poll::Ready(frame) = self.body.as_mut().poll_frame(cx) else {
                 let left = self.left;
                 let (_, end) = self.waiting.get_or_insert_with(|| {
@@ -78,11 +141,11 @@ where
                     (now, Box::pin(sleep_until(now + left)))
                 });
                 ready!(end.as_mut().poll(cx));
-                return Poll::Ready(Err(format!(
+                return Poll::Ready(Err(UploadFault::Body(format!(
                     "the body came too slowly: less than {PIECE} bytes in {} seconds, after {} bytes",
                     PATIENCE.as_secs(),
                     self.came
-                )));
+                ))));
             };
             if let Some((since, _)) = self.waiting.take() {
                 self.left = self.left.saturating_sub(since.elapsed());
@@ -92,7 +155,7 @@ where
                 Some(Err(e)) => {
                     let e: Box<dyn StdError + Send + Sync> = e.into();
                     let why = format!("the body broke off after {} bytes: {e}", self.came);
-                    return Poll::Ready(Err(why));
+                    return Poll::Ready(Err(UploadFault::Body(why)));
                 }
                 // Trailers say nothing here.
                 Some(Ok(Err(_))) => {}
@@ -104,7 +167,6 @@ where
                 }
             }
         }
-        Poll::Ready(Ok(Bytes::new()))
     }
 
     fn count(&mut self, bytes: usize) {
@@ -127,15 +189,15 @@ where
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(why) = &self.fault {
-            return Poll::Ready(Err(io::Error::other(why.clone())));
+        if let Some(fault) = &self.fault {
+            return Poll::Ready(Err(io::Error::other(Error::from(fault.clone()))));
         }
         if self.rest.is_empty() {
             match ready!(self.poll_bytes(cx)) {
                 Ok(bytes) => self.rest = bytes,
-                Err(why) => {
-                    self.fault = Some(why.clone());
-                    return Poll::Ready(Err(io::Error::other(why)));
+                Err(fault) => {
+                    self.fault = Some(fault.clone());
+                    return Poll::Ready(Err(io::Error::other(Error::from(fault))));
                 }
             }
         }
@@ -161,7 +223,15 @@ mod tests {
             }
             (breaks && at == pieces).then(|| (Err(io::Error::other("cut")), at + 1))
         });
-        Upload::new(AxumBody::from_stream(stream))
+        Upload::new(AxumBody::from_stream(stream), std::future::pending(), always())
+    }
+
+    fn always() -> Permission {
+        Box::new(|| Box::pin(async { Ok(()) }))
+    }
+
+    fn why(upload: &Upload<AxumBody>) -> String {
+        Error::from(upload.fault().unwrap()).to_string()
     }
 
     async fn read(upload: &mut Upload<AxumBody>) -> (Vec<u8>, io::Result<usize>) {
@@ -178,7 +248,8 @@ mod tests {
         assert!(bytes.chunks(1000).enumerate().all(|(at, part)| part == vec![at as u8; 1000]));
         assert_eq!(upload.fault(), None);
         let empty = futures::stream::empty::<Result<Vec<u8>, Infallible>>();
-        let mut upload = Upload::new(AxumBody::from_stream(empty));
+        let mut upload =
+            Upload::new(AxumBody::from_stream(empty), std::future::pending(), always());
         assert_eq!(upload.read_to_end(&mut Vec::new()).await.unwrap(), 0);
     }
 
@@ -188,7 +259,7 @@ mod tests {
         let (bytes, read) = read(&mut upload).await;
         assert_eq!(bytes.len(), 2000);
         read.unwrap_err();
-        assert!(upload.fault().unwrap().contains("broke off after 2000 bytes"));
+        assert!(why(&upload).contains("broke off after 2000 bytes"));
         upload.read(&mut [0; 8]).await.unwrap_err();
     }
 
@@ -198,9 +269,45 @@ mod tests {
         let mut trickle = body(1000, 100, Duration::from_secs(1), false);
         read(&mut trickle).await.1.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
-        assert!(trickle.fault().unwrap().contains("too slowly"));
+        assert!(why(&trickle).contains("too slowly"));
         let mut slow = body(20, PIECE, PATIENCE - Duration::from_secs(1), false);
         assert_eq!(read(&mut slow).await.1.unwrap(), 20 * PIECE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_still_comes_is_given_up_when_the_server_ends() {
+        let stream = futures::stream::unfold((), async |()| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(vec![0; PIECE]), ()))
+        });
+        let began = Instant::now();
+        let ending = tokio::time::sleep(Duration::from_secs(100));
+        let mut upload = Upload::new(AxumBody::from_stream(stream), ending, always());
+        read(&mut upload).await.1.unwrap_err();
+        assert_eq!(upload.fault(), Some(UploadFault::Ending));
+        assert_eq!(began.elapsed().as_secs(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_loses_its_right_meanwhile_is_refused_also_at_the_very_end() {
+        for pieces in [1, 100] {
+            let ends = Instant::now() + Duration::from_millis(500);
+            let permission: Permission = Box::new(move || {
+                let holds = Instant::now() < ends;
+                let answer = if holds { Ok(()) } else { Err(Error::denied("revoked")) };
+                Box::pin(std::future::ready(answer))
+            });
+            let stream = futures::stream::unfold(0, move |at| async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                (at < pieces).then(|| (Ok::<_, Infallible>(vec![0; PIECE]), at + 1))
+            });
+            let body = AxumBody::from_stream(stream);
+            let began = Instant::now();
+            let mut upload = Upload::new(body, std::future::pending(), permission);
+            read(&mut upload).await.1.unwrap_err();
+            assert_eq!(upload.fault(), Some(UploadFault::Denied("revoked".into())));
+            assert!(began.elapsed() <= ASK + Duration::from_secs(1), "{:?}", began.elapsed());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ mod generated;
 mod heal;
 mod http_api;
 mod http_client;
+mod http_ends;
 mod http_import;
 mod image;
 mod model;
