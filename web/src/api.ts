@@ -171,6 +171,31 @@ export interface Version {
   error: string | null;
 }
 
+/** A machine that starts from the network. */
+export interface Machine {
+  name: string;
+  mac?: string;
+  uuid?: string;
+  disk?: string;
+  method: "iscsi" | "nbd" | "local";
+  append?: string[];
+  by_rule?: boolean;
+}
+
+/** A machine that asked and has no disk. */
+export interface WaitingMachine {
+  mac: string;
+  uuid?: string;
+  first_seen: number;
+  last_seen: number;
+  times: number;
+}
+
+export interface Machines {
+  machines: Machine[];
+  waiting: WaitingMachine[];
+}
+
 /** A name of the store. */
 export interface LineageName {
   kind: "image" | "snapshot" | "disk";

@@ -7,6 +7,7 @@ import { h, mark, say } from "./dom.ts";
 import { count, duration } from "./format.ts";
 import { ImagesPage } from "./images.ts";
 import { Live } from "./live.ts";
+import { MachinesPage } from "./machines.ts";
 import { NowPage } from "./now.ts";
 import type { Page } from "./page.ts";
 import { TokenForm, token } from "./token.ts";
@@ -16,6 +17,7 @@ const PAGES: Record<string, () => Page> = {
   now: () => new NowPage(),
   disks: () => new DisksPage(),
   images: () => new ImagesPage(),
+  machines: () => new MachinesPage(),
 };
 
 const live = new Live();
@@ -27,7 +29,12 @@ let asking = false;
 const host = h("span", { class: "host" });
 const links = new Map<string, HTMLAnchorElement>();
 const pages = h("ul");
-for (const [name, title] of Object.entries({ now: "Now", disks: "Disks", images: "Images" })) {
+for (const [name, title] of Object.entries({
+  now: "Now",
+  disks: "Disks",
+  images: "Images",
+  machines: "Machines",
+})) {
   const link = h("a", { href: `#${name}` }, title);
   links.set(name, link);
   pages.append(h("li", {}, link));
@@ -156,7 +163,7 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target instanceof HTMLInputElement;
   if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const at = ["1", "2", "3"].indexOf(event.key);
+  const at = ["1", "2", "3", "4"].indexOf(event.key);
   if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
   else if (event.key === "/" && shown?.search) {
     event.preventDefault();

@@ -23,6 +23,7 @@ before(async () => {
   await lab.serve();
   [browser] = await Promise.all([browse("--host-resolver-rules=MAP rebound.example 127.0.0.1"), lab.disks(DISKS)]);
   lab.run("disk", "snapshot", "desk-3", "before-upgrade");
+  lab.machines();
   lab.client("desk-1", office(1, 2000), 1);
   lab.client("desk-2", office(2, 2000), 2);
 });
@@ -243,6 +244,35 @@ test("a version's lineage is a tree of what it came from and what came of it", a
   await close(page);
 });
 
+test("Machines has those that wait first, and tells how to give them a disk", async () => {
+  const page = await open("machines");
+  await page.getByRole("link", { name: "52:54:00:00:00:02" }).waitFor();
+  assert.deepEqual(await page.locator(".rows tbody th a").allTextContents(), ["52:54:00:00:00:02", "lab-1"]);
+  await page.getByRole("cell", { name: "starts from desk-1" }).waitFor();
+  await page.getByRole("searchbox").fill("waits disk");
+  await page.getByRole("link", { name: "lab-1" }).waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "52:54:00:00:00:02" }).click();
+  const pane = page.getByRole("complementary", { name: "Machine" });
+  await pane.getByText("1,234 times").waitFor();
+  await pane.getByText("sojourn machine assign 52:54:00:00:00:02 --from IMAGE --name NAME").waitFor();
+  // Once it has one, it is another machine for the page.
+  lab.run("machine", "assign", "52:54:00:00:00:02", "--disk", "desk-2", "--name", "lab-2");
+  await pane.getByText("There is no such machine.").waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByRole("searchbox").fill("");
+  await page.getByRole("link", { name: "lab-2" }).click();
+  await pane.getByText("by a person").waitFor();
+  lab.run("machine", "forget", "lab-2");
+  await page.getByRole("link", { name: "52:54:00:00:00:02" }).waitFor();
+  await page.getByRole("link", { name: "lab-1" }).click();
+  for (const fact of ["starts from desk-1", "console=ttyS0", "by a rule of netboot"])
+    await pane.getByText(fact, { exact: true }).waitFor();
+  await page.keyboard.press("1");
+  await page.keyboard.press("4");
+  await page.getByRole("link", { name: "lab-1" }).waitFor();
+  await close(page);
+});
+
 test("a first visit is small, asks no other host, and a second one is smaller", async () => {
   const page = await open("now");
   const network = await page.context().newCDPSession(page);
@@ -266,6 +296,7 @@ test("a first visit is small, asks no other host, and a second one is smaller", 
 });
 
 test("every answer is what openapi.json says", async () => {
+  lab.machines();
   const told = await get(`${lab.url}/api/v1/openapi.json`);
   const document = new Document(JSON.parse(told.text));
   assert.deepEqual(document.loose(), []);
@@ -308,6 +339,9 @@ test("every answer is what openapi.json says", async () => {
     ["delete", "/api/v1/images/{image}", { image: "sent:1" }],
     ["post", "/api/v1/images/{image}/restore", { image: "debian:api" }, {}],
     ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
+    ["post", "/api/v1/machines/{machine}/assign", { machine: "lab-1" }, { method: "iscsi" }],
+    ["get", "/api/v1/machines/{machine}", { machine: "lab-1" }],
+    ["delete", "/api/v1/machines/{machine}", { machine: "lab-1" }],
     ["post", "/api/v1/cache", {}, { policy: "fmpq" }],
     ["post", "/api/v1/reload", {}, {}],
   ]) {
@@ -435,10 +469,14 @@ test("a name that was rebound to this machine reads nothing", async () => {
 });
 
 test("nothing keeps people out: axe finds no fault on any page", async () => {
+  lab.machines();
   for (const [options, hashes] of [
-    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1"]],
+    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1", "machines"]],
     [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3"]],
-    [{ viewport: { width: 390, height: 844 }, hasTouch: true }, ["now", "disks/desk-3", "images/debian%3A1"]],
+    [
+      { viewport: { width: 390, height: 844 }, hasTouch: true },
+      ["now", "disks/desk-3", "images/debian%3A1", "machines/lab-1"],
+    ],
   ]) {
     const page = await open("now", options);
     for (const hash of hashes) {

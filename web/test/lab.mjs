@@ -143,6 +143,23 @@ export class Lab {
     agent.destroy();
   }
 
+  /** What netboot leaves: a machine that a rule gave a disk, and one that waits. */
+  machines() {
+    const machine = [
+      '[[machine]]\nname = "lab-1"\nmac = "52:54:00:00:00:01"\nuuid = "0f0e0d0c-0b0a-0908-0706-050403020100"',
+      'disk = "desk-1"\nmethod = "nbd"\nappend = ["console=ttyS0"]\nby_rule = true\n',
+    ].join("\n");
+    writeFileSync(join(this.home, "machines.toml"), machine);
+    const waiting = {
+      mac: "52:54:00:00:00:02",
+      uuid: "1f0e0d0c-0b0a-0908-0706-050403020100",
+      first_seen: 1_700_000_000,
+      last_seen: 1_700_000_060,
+      times: 1234,
+    };
+    writeFileSync(join(this.home, "machines-seen.json"), JSON.stringify([waiting]));
+  }
+
   /** A client of its own, which asks for the lines `[op, offset, length]` again and again, each so many ms
    * after the one before, until the lab ends. */
   client(disk, lines, pause) {
