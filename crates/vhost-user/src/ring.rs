@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{GuestAddress, GuestMemoryMmap};
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// Requests that are taken before the guest is told of those that were answered.
 const BATCH: usize = 64;
@@ -345,13 +345,25 @@ impl Ring {
         if let Some(head) = self.again.pop_front() {
             return Some((head, true));
         }
-        let head = match self.queue.iter(memory) {
-            Ok(mut heads) => heads.next()?.head_index(),
-            Err(_) => {
-                self.breaks("the guest offers more requests than it has room for");
-                return None;
-            }
+        // Not virtio-queue's own iterator, which says of an entry that it cannot read that there is none.
+        let (next, size) = (self.queue.next_avail(), self.queue.size());
+        let Ok(Wrapping(end)) = self.queue.avail_idx(memory, Ordering::Acquire) else {
+            self.breaks("its rings are not in the guest's memory");
+            return None;
         };
+        if end == next {
+            return None;
+        }
+        if end.wrapping_sub(next) > size {
+            self.breaks("the guest offers more requests than it has room for");
+            return None;
+        }
+        let entry = self.queue.avail_ring() + 4 + 2 * u64::from(next % size);
+        let Ok(head) = memory.load(GuestAddress(entry), Ordering::Acquire).map(u16::from_le) else {
+            self.breaks("its rings are not in the guest's memory");
+            return None;
+        };
+        self.queue.set_next_avail(next.wrapping_add(1));
         Some((head, false))
     }
 

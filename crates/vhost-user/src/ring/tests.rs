@@ -360,6 +360,25 @@ async fn data_that_is_not_there_is_not_written_to_the_disk() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_of_the_ring_that_cannot_be_read_breaks_it() {
+    let mut driver = Driver::new();
+    driver.file.set_len(MEMORY + 0x1000).unwrap();
+    // The first entry lies in two parts of the memory, one byte in each.
+    let cut = AVAILABLE + 5;
+    let part = |guest, end, user, offset| RamPart { guest, len: end - guest, user, offset };
+    driver.memory =
+        [part(0, cut, 0, 0), part(cut, USED, 1 << 32, MEMORY), part(USED, MEMORY, USED, USED)]
+            .into_iter()
+            .fold(GuestRam::default(), |ram, part| {
+                ram.with(part, driver.file.try_clone().unwrap()).unwrap()
+            });
+    let ring = driver.serve(Arc::new(block::Memory::new(DISK)), None);
+    driver.offer(0, 0, 0, 512, true);
+    driver.broken().await;
+    assert!(stop(ring).await.is_some());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
