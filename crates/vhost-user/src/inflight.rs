@@ -65,7 +65,8 @@ impl Inflight {
     /// its length tells whether there is room for more in each.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is too short, or cannot be mapped.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is too short, begins where no such memory does, or cannot be
+    /// mapped.
     pub(crate) fn open(
         file: File,
         offset: u64,
@@ -78,9 +79,13 @@ impl Inflight {
             return Err(wrong(format!("is too short for {queues} rings of {queue_size}")));
         }
         let room = if len == whole_len(queues, QUEUE_SIZE) { QUEUE_SIZE } else { queue_size };
-        // mmap(2) wants a multiple of a page.
+        if !offset.is_multiple_of(ALIGNMENT as u64) {
+            return Err(wrong(format!("does not begin at a multiple of {ALIGNMENT} bytes")));
+        }
+        // mmap(2) wants a multiple of a page. The front end may name any length; no more than the rings take of
+        // it is mapped.
         let start = offset % 4096;
-        let len = usize::try_from(len + start).map_err(|e| wrong(e.to_string()))?;
+        let len = (start + whole_len(queues, room)) as usize;
         let region = MmapRegion::from_file(FileOffset::new(file, offset - start), len)
             .map_err(|e| wrong(format!("cannot be mapped: {e}")))?;
         Ok(Self { region: Arc::new(region), start: start as usize, queues, room })
@@ -253,9 +258,23 @@ mod tests {
         assert!(Inflight::open(again(), 0, 4096, 5, 60).is_err());
         assert!(Inflight::open(again(), 0, 4096, 1, 1024).is_err());
         assert!(Inflight::open(again(), u64::MAX - 8, 4096, 1, 16).is_err());
-        assert!(Inflight::open(again(), 0, u64::MAX, 1, 16).is_err());
+        assert!(Inflight::open(again(), 1, 4095, 1, 16).is_err(), "not aligned");
         let inflight = Inflight::open(again(), 0, 4096, 4, 60).unwrap();
         assert!(inflight.ring(4, 60).is_none() && inflight.ring(0, 61).is_none());
+    }
+
+    #[test]
+    fn no_more_is_mapped_than_the_rings_take() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        for (offset, len) in [(64, 1 << 46), (64, u64::MAX), (4096 - 64, u64::MAX - 63)] {
+            let inflight = Inflight::open(file.try_clone().unwrap(), offset, len, 2, 64).unwrap();
+            assert!(inflight.region.size() <= 8192, "{offset} {len:x}");
+            let mut ring = inflight.ring(1, 64).unwrap();
+            ring.recover(0);
+            ring.begin(63);
+            assert_eq!(inflight.ring(1, 64).unwrap().recover(0), [63_u16]);
+        }
     }
 
     #[test]
