@@ -379,6 +379,42 @@ async fn an_entry_of_the_ring_that_cannot_be_read_breaks_it() {
     assert!(stop(ring).await.is_some());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
+    const LEN: u32 = crate::request::MOST_DATA as u32;
+    let disk = Arc::new(block::Memory::new(u64::from(LEN)));
+    let device = Arc::new(ScriptedDevice::new(disk, |_| Fault::Hold));
+    let mut driver = Driver::new();
+    let ring = driver.serve(Arc::clone(&device) as _, None);
+    // Writes that are as long as may be, all of the same half of the memory: a table of pieces for each.
+    let pieces = u64::from(LEN) / (MEMORY / 2);
+    for slot in 0..SIZE / 3 {
+        let table = BUFFERS + u64::from(slot) * BUFFER + 0x1000;
+        driver.put_request(slot, 1, 0, LEN, false);
+        let mut descriptors = vec![(Driver::data(slot) - 64, 16, 1)];
+        descriptors.extend((0..pieces).map(|_| (MEMORY / 2, (MEMORY / 2) as u32, 1)));
+        descriptors.push((Driver::data(slot) - 1, 1, 2));
+        for (index, (at, len, flags)) in (0_u16..).zip(&descriptors) {
+            let first = table / 16 - DESCRIPTORS / 16;
+            driver.descriptor(first as u16 + index, *at, *len, *flags, index + 1);
+        }
+        driver.descriptor(3 * slot, table, descriptors.len() as u32 * 16, 4, 0);
+    }
+    driver.kick();
+    let most = (MOST_HELD / u64::from(LEN)) as usize;
+    device.calls.until(|log| log.held == most).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(device.calls.log().held, most, "more than it may hold");
+    device.calls.release(1000);
+    let mut answered = Vec::new();
+    for _ in 0..SIZE / 3 {
+        answered.push(driver.answer().await);
+    }
+    answered.sort_unstable();
+    assert!((0..SIZE / 3).map(|slot| (slot, 1, 0)).eq(answered));
+    assert_eq!(stop(ring).await, Some(SIZE / 3));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

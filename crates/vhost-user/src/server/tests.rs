@@ -7,6 +7,7 @@ use crate::ring::tests::{
 };
 use block::{Device, Fault, Memory, Operation, ScriptedDevice, Span};
 use nbd::{ExportSummary, Session};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -29,6 +30,7 @@ mod message {
     pub(super) const SET_VRING_BASE: u32 = 10;
     pub(super) const GET_VRING_BASE: u32 = 11;
     pub(super) const SET_VRING_KICK: u32 = 12;
+    pub(super) const SET_VRING_CALL: u32 = 13;
     pub(super) const SET_VRING_ERR: u32 = 14;
     pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
     pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
@@ -37,7 +39,7 @@ mod message {
 }
 use message::*;
 
-/// One disk, and how many sessions have not ended.
+/// A disk, how many sessions with it have not ended, and another disk, of no plan.
 struct OneDisk {
     device: Arc<dyn Device>,
     sessions: Arc<AtomicUsize>,
@@ -49,7 +51,11 @@ impl Exports for OneDisk {
         Ok(Vec::new())
     }
 
-    async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+    async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+        if name == "other" {
+            let (device, sessions) = (Arc::new(Memory::new(DISK)), Arc::new(AtomicUsize::new(1)));
+            return Ok(Box::new(CountedSession { device, sessions }));
+        }
         self.sessions.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(CountedSession {
             device: Arc::clone(&self.device),
@@ -124,7 +130,7 @@ impl Rig {
     }
 
     async fn serve(&self) -> Serving {
-        let (_, names) = watch::channel(BTreeSet::from(["disk".to_owned()]));
+        let (_, names) = watch::channel(BTreeSet::from(["disk", "other"].map(str::to_owned)));
         let (stop, stopped) = oneshot::channel();
         let (opened, open) = oneshot::channel();
         let (server, dir) = (self.server.clone(), self.dir.path().to_owned());
@@ -315,4 +321,37 @@ async fn memory_that_is_torn_is_so_for_all_rings_until_the_front_end_shares_it_a
     assert_eq!(rig.device.inner().to_vec()[..512], [7; 512]);
     drop(front);
     serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_leaves_its_ring_full_and_takes_nothing_harms_nobody() {
+    let mut rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    // Whoever interrupts this guest waits for it.
+    let full = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    front.send(SET_VRING_CALL, &[&0_u64.to_ne_bytes()], Some(full.as_fd()));
+    front.ask(GET_FEATURES);
+    // All descriptors of the ring; one of the requests waits for the disk.
+    for slot in 0..SIZE / 3 {
+        rig.driver.offer(slot, 1, u64::from(slot), 512, false);
+    }
+    rig.device.calls.until(|log| log.held == 1).await;
+    until(|| rig.driver.used() > 0).await;
+    // It offers all of them once more, and has taken none of the answers.
+    for slot in 0..SIZE / 3 {
+        rig.driver.offer(slot, 1, u64::from(slot), 512, false);
+    }
+    let other = FrontEnd(Socket::connect(rig.dir.path().join("other")).unwrap());
+    let (mut guest, (_, inflight, len)) = (Driver::new(), Inflight::create(1).unwrap());
+    other.start(&guest, &inflight, len);
+    for round in 0..50 {
+        guest.offer(round % 5, u32::from(round % 2), 8, 512, round % 2 == 0);
+        assert_eq!(guest.answer().await.2, 0, "another guest's request");
+    }
+    rig.device.calls.release(1);
+    let stopped = tokio::time::timeout(PATIENCE, serving.stop()).await;
+    stopped.expect("the server does not stop").unwrap();
+    assert_eq!(rig.sessions.load(Ordering::SeqCst), 0);
 }
