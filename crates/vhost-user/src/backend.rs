@@ -7,11 +7,13 @@ use crate::counters::LiveCounters;
 use crate::export_use::ExportUse;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
+use crate::notifier;
 use crate::request;
 use crate::ring::{RingSetup, RunningRing};
 use block::{Device, Durability, Error, Observer, Result};
 use nbd::server::{BusyPoll, Processors};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use vhost::vhost_user::message::{
@@ -65,7 +67,7 @@ struct Vring {
     base: u16,
     /// Addresses of descriptors, available ring and used ring, where the front end has them.
     addresses: Option<[u64; 3]>,
-    kick: Option<File>,
+    kick: Option<OwnedFd>,
     enabled: bool,
     mailbox: Arc<Mailbox>,
     running: Option<RunningRing>,
@@ -147,6 +149,11 @@ impl Backend {
     fn refuse(&self, error: &Error) -> Refusal {
         tracing::warn!(export = self.terms.name, error = error.message(), "vhost-user");
         Refusal::InvalidParam
+    }
+
+    /// What a ring tells by, or is told by.
+    fn event(&self, file: File) -> BackendResult<OwnedFd> {
+        notifier::event(file).map_err(|e| self.refuse(&e))
     }
 
     /// A ring that the front end speaks of.
@@ -235,7 +242,7 @@ impl Backend {
             base: ring.base,
             memory,
             inflight,
-            kick: kick.into(),
+            kick,
             mailbox: Arc::clone(&ring.mailbox),
             device: Arc::clone(&self.terms.device),
             usage: Arc::clone(&self.terms.usage),
@@ -364,6 +371,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
             let why = "a virtqueue that is polled, not kicked, is not served";
             return Err(self.refuse(&Error::unsupported(why)));
         };
+        let kick = self.event(kick)?;
         let ring = self.still(u32::from(index))?;
         ring.kick = Some(kick);
         ring.enabled |= all_enabled;
@@ -371,14 +379,16 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> BackendResult<()> {
+        let call = fd.map(|call| self.event(call)).transpose()?;
         let at = self.ring(u32::from(index))?;
-        self.rings[at].mailbox.set_call(fd.map(Into::into));
+        self.rings[at].mailbox.set_call(call);
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> BackendResult<()> {
+        let fault = fd.map(|fault| self.event(fault)).transpose()?;
         let at = self.ring(u32::from(index))?;
-        self.rings[at].mailbox.set_fault(fd.map(Into::into));
+        self.rings[at].mailbox.set_fault(fault);
         Ok(())
     }
 

@@ -1,15 +1,45 @@
 //! What tells the front end, or the guest, that something happened: a descriptor of the front end's, which
-//! may be anything, and which it may change at any time.
+//! it may change at any time.
 //!
 //! An eventfd takes a count without waiting, but for one that is almost full: that is the work of somebody
 //! who means harm, and whoever waits at it is freed when its ring is to end. To look for room each time would
 //! cost every interrupt a system call. At all else it is looked for. The flags are left as they are: the
 //! front end reads by the same file description, and may rely on waiting there.
 
+use block::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use std::os::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+
+/// A descriptor of the front end's that the server keeps, to tell by or to be told by: an eventfd or a pipe.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for anything else. A socket may be the front end's own end of the
+/// connection, which would then never be over, and hold the disk; so may what a ring of io_uring keeps. A file
+/// may be on a file system that hangs whoever looks at it.
+pub(crate) fn event(file: File) -> Result<OwnedFd> {
+    let status = fstat(&file).map_err(|e| Error::io("what a front end tells by", e.into()))?;
+    let good = match FileType::from_raw_mode(status.st_mode) {
+        FileType::Fifo => true,
+        // What has no type is the kernel's own.
+        FileType::Unknown => status.st_mode & 0o170_000 == 0 && is_eventfd(&file) != Some(false),
+        _ => false,
+    };
+    match good {
+        true => Ok(file.into()),
+        false => Err(Error::invalid(
+            "what a front end tells by, or is told by, is no eventfd and no pipe",
+        )),
+    }
+}
+
+/// Whether it is an eventfd; `None` where that is not to be found out.
+fn is_eventfd(event: &impl AsFd) -> Option<bool> {
+    let file = std::fs::read_link(format!("/proc/self/fd/{}", event.as_fd().as_raw_fd()));
+    file.ok().map(|file| file == Path::new("anon_inode:[eventfd]"))
+}
 
 /// A descriptor of the front end's.
 #[derive(Debug)]
@@ -21,8 +51,7 @@ pub(crate) struct Notifier {
 impl Notifier {
     /// Tells by `event`.
     pub(crate) fn new(event: OwnedFd) -> Self {
-        let file = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
-        let is_eventfd = file.is_ok_and(|file| file == Path::new("anon_inode:[eventfd]"));
+        let is_eventfd = is_eventfd(&event) == Some(true);
         Self { event, is_eventfd }
     }
 

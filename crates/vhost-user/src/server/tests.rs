@@ -355,3 +355,18 @@ async fn a_guest_that_leaves_its_ring_full_and_takes_nothing_harms_nobody() {
     stopped.expect("the server does not stop").unwrap();
     assert_eq!(rig.sessions.load(Ordering::SeqCst), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_ends_with_its_front_end_whatever_that_has_sent() {
+    let rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    for message in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
+        let front = FrontEnd(Socket::connect(rig.dir.path().join("disk")).unwrap());
+        front.ask(GET_FEATURES);
+        let own_end = front.0.as_fd().try_clone_to_owned().unwrap();
+        front.send(message, &[&0_u64.to_ne_bytes()], Some(own_end.as_fd()));
+        drop((front, own_end));
+        until(|| rig.server.counters().connections == 0).await;
+    }
+    serving.stop().await.unwrap();
+}
