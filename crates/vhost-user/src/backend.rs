@@ -121,6 +121,13 @@ impl Backend {
         serving
     }
 
+    /// Closes all files of the front end's. To close one may take for ever, where its file system hangs: that is
+    /// for a thread of the connection's own.
+    pub(crate) fn close_files(&mut self) {
+        self.rings.clear();
+        (self.memory, self.inflight, self.shared) = (GuestRam::default(), None, None);
+    }
+
     /// Ends a ring; it stands where it stands.
     fn stop_ring(&mut self, index: usize) -> BackendResult<()> {
         let ring = &mut self.rings[index];

@@ -355,6 +355,8 @@ fn serve(
         }
     };
     let ending = close(&backend);
+    // Whoever drops the backend last may be a thread of the runtime.
+    backend.lock().unwrap_or_else(PoisonError::into_inner).close_files();
     tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");
     ending
 }

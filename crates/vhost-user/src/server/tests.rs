@@ -9,10 +9,12 @@ use block::{Device, Fault, Memory, Operation, ScriptedDevice, Span};
 use nbd::{ExportSummary, Session};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream as Socket;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -369,4 +371,44 @@ async fn a_connection_ends_with_its_front_end_whatever_that_has_sent() {
         until(|| rig.server.counters().connections == 0).await;
     }
     serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
+    let rig = Rig::new(PATIENCE);
+    let (ours, theirs) = Socket::pair().unwrap();
+    let usage = rig.server.inner.uses.enter("disk", theirs.try_clone().unwrap(), Handle::current());
+    let terms = BackendSetup {
+        name: "disk".into(),
+        device: Arc::clone(&rig.device) as _,
+        usage: usage.0,
+        identity: "disk".into(),
+        observer: None,
+        counts: Arc::default(),
+        busy_poll: BusyPoll::Never,
+        processors: Processors::new(1),
+        runtime: Handle::current(),
+    };
+    let backend = Arc::new(Mutex::new(Backend::new(terms)));
+    let handled = Arc::clone(&backend);
+    let mut thread = JoinSet::new();
+    thread.spawn(block::offload(move || Ok(serve(theirs, handled, "disk"))));
+    let front = FrontEnd(ours);
+    front.start(&rig.driver, &rig.inflight.0, rig.inflight.1);
+    let (reads, writes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+    front.send(SET_VRING_CALL, &[&0_u64.to_ne_bytes()], Some(writes.as_fd()));
+    front.ask(GET_FEATURES);
+    drop((front, writes));
+    thread.join_next().await.unwrap().unwrap().unwrap();
+    // As a future of the connection's holds it to its end: what is left in it is closed by a thread of the runtime.
+    let mut sink = [0; 64];
+    while rustix::io::read(&reads, &mut sink).expect("the pipe is open") > 0 {}
+    let of_front_end = |link: std::io::Result<std::fs::DirEntry>| {
+        let file = std::fs::metadata(link.unwrap().path()).ok()?;
+        let guest = rig.driver.file.metadata().unwrap();
+        (file.ino() == guest.ino() && file.dev() == guest.dev()).then_some(())
+    };
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(of_front_end).count();
+    assert_eq!(open, 2, "the test's own, and its map's");
+    drop(backend);
 }
