@@ -1,6 +1,7 @@
 //! One connection: what the front end negotiates, and which rings run. Nothing here touches the guest's
 //! memory.
 
+use crate::allowance::{Allotment, Allowances};
 use crate::carry::Mailbox;
 use crate::config::{self, QUEUE_SIZE, QUEUES, feature};
 use crate::counters::LiveCounters;
@@ -24,9 +25,6 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error as Refusal, GpuBackend, VhostUserBackendReqHandlerMut};
 use virtio_queue::{Queue, QueueT};
 
-/// Virtqueues that a server serves at a time, each with a thread.
-const MOST_RINGS: u64 = 4096;
-
 /// What the refusal of a message is called in the protocol: the front end gets a number at best, so the
 /// reason is in the log.
 type BackendResult<T> = std::result::Result<T, Refusal>;
@@ -40,6 +38,7 @@ pub(crate) struct BackendSetup {
     pub(crate) identity: String,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
+    pub(crate) allowances: Arc<Allowances>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) processors: Processors,
     pub(crate) runtime: Handle,
@@ -51,6 +50,8 @@ pub(crate) struct Backend {
     offered: u64,
     features: u64,
     memory: GuestRam,
+    /// What the memory takes.
+    _allotted: Option<[Allotment; 2]>,
     inflight: Option<Inflight>,
     /// Both, as the rings use them; nothing before one does.
     shared: Option<Arc<SharedRam>>,
@@ -71,11 +72,13 @@ struct Vring {
     enabled: bool,
     mailbox: Arc<Mailbox>,
     running: Option<RunningRing>,
+    _allotted: Allotment,
 }
 
 impl Vring {
-    fn new() -> Result<Self> {
+    fn new(allotted: Allotment) -> Result<Self> {
         Ok(Self {
+            _allotted: allotted,
             size: 0,
             base: 0,
             addresses: None,
@@ -92,8 +95,19 @@ impl Backend {
     pub(crate) fn new(terms: BackendSetup) -> Self {
         let offered = config::features(terms.device.read_only());
         let (memory, inflight, rings) = (GuestRam::default(), None, Vec::new());
-        let (shared, torn, closed) = (None, false, false);
-        Self { terms, offered, features: 0, memory, inflight, shared, torn, rings, closed }
+        let (shared, torn, closed, _allotted) = (None, false, false, None);
+        Self {
+            terms,
+            offered,
+            features: 0,
+            memory,
+            _allotted,
+            inflight,
+            shared,
+            torn,
+            rings,
+            closed,
+        }
     }
 
     /// Whether rings are being served.
@@ -126,6 +140,7 @@ impl Backend {
     pub(crate) fn close_files(&mut self) {
         self.rings.clear();
         (self.memory, self.inflight, self.shared) = (GuestRam::default(), None, None);
+        self._allotted = None;
     }
 
     /// Ends a ring; it stands where it stands.
@@ -170,7 +185,8 @@ impl Backend {
             return Err(Refusal::InvalidParam);
         }
         while self.rings.len() <= index {
-            let ring = Vring::new().map_err(|e| self.refuse(&e))?;
+            let ring = self.terms.allowances.ring().and_then(Vring::new);
+            let ring = ring.map_err(|e| self.refuse(&e))?;
             self.rings.push(ring);
         }
         Ok(index)
@@ -208,11 +224,6 @@ impl Backend {
         let (Some(addresses), true) = (ring.addresses, ring.kick.is_some()) else { return Ok(()) };
         if self.closed || ring.running.is_some() || !ring.enabled || ring.size == 0 {
             return Ok(());
-        }
-        let rings = self.terms.counts.rings.load(std::sync::atomic::Ordering::Relaxed);
-        if rings >= MOST_RINGS {
-            let why = format!("{MOST_RINGS} virtqueues are being served already");
-            return Err(self.refuse(&Error::unavailable(why)));
         }
         let running = self.serve(index as u16, addresses).map_err(|e| self.refuse(&e))?;
         self.terms.counts.rings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -263,13 +274,23 @@ impl Backend {
         })
     }
 
+    /// Takes what so much memory needs, before it is mapped.
+    fn allot(&self, bytes: u64, regions: usize) -> BackendResult<[Allotment; 2]> {
+        self.terms.allowances.memory(bytes, regions).map_err(|e| self.refuse(&e))
+    }
+
     /// Goes on with other memory; whether all of it `is_new`.
-    fn change_memory(&mut self, memory: GuestRam, is_new: bool) -> BackendResult<()> {
+    fn change_memory(
+        &mut self,
+        memory: GuestRam,
+        allotted: [Allotment; 2],
+        is_new: bool,
+    ) -> BackendResult<()> {
         let running: Vec<usize> =
             (0..self.rings.len()).filter(|index| self.rings[*index].running.is_some()).collect();
         running.iter().try_for_each(|index| self.stop_ring(*index))?;
         self.share_anew();
-        self.memory = memory;
+        (self.memory, self._allotted) = (memory, Some(allotted));
         if is_new && std::mem::take(&mut self.torn) {
             // A page of this may be the one.
             let again = self.inflight.as_ref().map(Inflight::map_again).transpose();
@@ -331,11 +352,13 @@ impl VhostUserBackendReqHandlerMut for Backend {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> BackendResult<Option<Vec<u64>>> {
+        let lens = regions.iter().map(|region| region.memory_size);
+        let allotted = self.allot(lens.fold(0, u64::saturating_add), regions.len())?;
         let mut memory = GuestRam::default();
         for (region, file) in regions.iter().zip(files) {
             memory = memory.with(part(region), file).map_err(|e| self.refuse(&e))?;
         }
-        self.change_memory(memory, true).map(|()| None)
+        self.change_memory(memory, allotted, true).map(|()| None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> BackendResult<()> {
@@ -483,14 +506,17 @@ impl VhostUserBackendReqHandlerMut for Backend {
         fd: File,
         _postcopy: Option<bool>,
     ) -> BackendResult<Option<u64>> {
+        let (len, regions) = (self.memory.len(), self.memory.regions());
+        let allotted = self.allot(len.saturating_add(region.memory_size), regions + 1)?;
         let memory = self.memory.with(part(region), fd).map_err(|e| self.refuse(&e))?;
-        self.change_memory(memory, false).map(|()| None)
+        self.change_memory(memory, allotted, false).map(|()| None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> BackendResult<()> {
         let RamPart { guest, user, len, .. } = part(region);
         let memory = self.memory.without(guest, user, len).map_err(|e| self.refuse(&e))?;
-        self.change_memory(memory, false)
+        let allotted = self.allot(memory.len(), memory.regions())?;
+        self.change_memory(memory, allotted, false)
     }
 
     fn set_device_state_fd(

@@ -9,6 +9,7 @@
 //! with the use, not with the connection: until then nobody else gets the disk, and it is not changed.
 
 use crate::carry::Mailbox;
+use block::{Error, Result};
 use nbd::{Session, SessionEnding};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,9 @@ use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+/// Connections of one export at a time: front ends have one, and another one for a while after they lost that.
+const CONNECTIONS: usize = 4;
+
 /// All uses, by the export's name, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct ExportUses {
@@ -29,18 +33,25 @@ pub(crate) struct ExportUses {
 impl ExportUses {
     /// Notes a use by the connection at `socket`, which goes by `runtime`. Its rings wait for those of the
     /// older ones that are over; others are in use beside it.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when there are too many.
     pub(crate) fn enter(
         &self,
         export: &str,
         socket: UnixStream,
         runtime: Handle,
-    ) -> (Arc<ExportUse>, OlderUses) {
+    ) -> Result<(Arc<ExportUse>, OlderUses)> {
         let mut by_export = self.by_export.lock();
         by_export.retain(|_, uses| {
             uses.retain(|other| other.strong_count() > 0);
             !uses.is_empty()
         });
         let uses = by_export.entry(export.to_owned()).or_default();
+        if uses.len() >= CONNECTIONS {
+            let why = format!("there are {CONNECTIONS} vhost-user connections to it already");
+            return Err(Error::unavailable(why));
+        }
         let over: Vec<_> = uses
             .iter()
             .filter_map(Weak::upgrade)
@@ -55,7 +66,7 @@ impl ExportUses {
             end: Some(watch::Sender::new(())),
         });
         uses.push(Arc::downgrade(&own));
-        (own, OlderUses(over))
+        Ok((own, OlderUses(over)))
     }
 
     /// Has all rings end as they are; what they have in flight is the next server's.

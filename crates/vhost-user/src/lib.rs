@@ -16,12 +16,14 @@
 //! | `sink` | reads that are copied once, from the cache to the guest |
 //! | `inflight` | which requests are in flight, in memory that outlives the server |
 //! | `memory` | the guest's memory, mapped and guarded |
+//! | `allowance` | what all front ends together may take of the process |
 //! | `counters` | what was counted |
 //! | `config` | features and the configuration space: pure |
 //!
 //! Guest memory can change at any time, and the process that shares it may be hostile. Only the ring's own
 //! thread touches it: where a page cannot be had, or takes for ever, nobody else waits.
 
+mod allowance;
 mod backend;
 mod carry;
 mod config;

@@ -87,6 +87,16 @@ impl GuestRam {
         Ok(Self { parts, map: Arc::new(map) })
     }
 
+    /// How much it is, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).fold(0, u64::saturating_add)
+    }
+
+    /// How many parts it has.
+    pub(crate) fn regions(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Where the guest has what the front end has at `user`.
     pub(crate) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
         let part = self

@@ -1,5 +1,6 @@
 //! The server: a socket for each export, connections, their end.
 
+use crate::allowance::Allowances;
 use crate::backend::{Backend, BackendSetup};
 use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
 use crate::export_use::{ExportUse, ExportUses, OlderUses};
@@ -62,14 +63,15 @@ struct Inner {
     limits: FrontEndLimits,
     processors: Processors,
     counts: Arc<LiveCounters>,
+    allowances: Arc<Allowances>,
     uses: ExportUses,
 }
 
 impl VhostUserServer {
     /// A server of `exports`, which takes of these processors for busy polling.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
-        let (counts, uses) = (Arc::default(), ExportUses::default());
-        Self { inner: Arc::new(Inner { exports, limits, processors, counts, uses }) }
+        let (counts, allowances, uses) = Default::default();
+        Self { inner: Arc::new(Inner { exports, limits, processors, counts, allowances, uses }) }
     }
 
     /// What was counted so far.
@@ -169,12 +171,13 @@ impl VhostUserServer {
         let entered = stream
             .as_fd()
             .try_clone_to_owned()
-            .map(|socket| inner.uses.enter(&name, socket.into(), Handle::current()));
+            .map_err(|e| Error::io("a vhost-user connection", e))
+            .and_then(|socket| inner.uses.enter(&name, socket.into(), Handle::current()));
         clients.spawn(async move {
             let _counted = WhileThere::at(&inner.counts.connections);
             let ended = match entered {
                 Ok((usage, older)) => connection(&inner, &name, stream, usage, older, orders).await,
-                Err(e) => Err(Error::io("a vhost-user connection", e)),
+                Err(e) => Err(e),
             };
             if let Err(e) = ended {
                 inner.counts.refused.fetch_add(1, Relaxed);
@@ -253,6 +256,7 @@ async fn connection(
         identity: session.identity(),
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
+        allowances: Arc::clone(&inner.allowances),
         busy_poll: inner.limits.busy_poll,
         processors: inner.processors.clone(),
         runtime: Handle::current(),

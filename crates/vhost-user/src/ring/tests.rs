@@ -178,7 +178,7 @@ impl Driver {
 /// A use that nothing was before.
 fn usage() -> Arc<ExportUse> {
     let (socket, _) = UnixStream::pair().unwrap();
-    ExportUses::default().enter("test", socket, Handle::current()).0
+    ExportUses::default().enter("test", socket, Handle::current()).unwrap().0
 }
 
 /// Ends a ring away from the runtime's thread, on which its requests may wait.

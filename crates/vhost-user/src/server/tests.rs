@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
-use std::io::{IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -196,6 +196,15 @@ impl FrontEnd {
         u64::from_ne_bytes(answer[12..].try_into().unwrap())
     }
 
+    /// Waits until the server has closed the connection.
+    fn refused(&self) {
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        let read = (&self.0).read(&mut [0; 64]);
+        assert!(
+            matches!(&read, Ok(0)) || read.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
+        );
+    }
+
     fn share(&self, driver: &Driver) {
         let memory = [1, 0].map(u32::to_ne_bytes).concat();
         let region = [0, MEMORY, 0, 0].map(u64::to_ne_bytes).concat();
@@ -377,7 +386,12 @@ async fn a_connection_ends_with_its_front_end_whatever_that_has_sent() {
 async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
     let rig = Rig::new(PATIENCE);
     let (ours, theirs) = Socket::pair().unwrap();
-    let usage = rig.server.inner.uses.enter("disk", theirs.try_clone().unwrap(), Handle::current());
+    let usage = rig
+        .server
+        .inner
+        .uses
+        .enter("disk", theirs.try_clone().unwrap(), Handle::current())
+        .unwrap();
     let terms = BackendSetup {
         name: "disk".into(),
         device: Arc::clone(&rig.device) as _,
@@ -385,6 +399,7 @@ async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
         identity: "disk".into(),
         observer: None,
         counts: Arc::default(),
+        allowances: Arc::default(),
         busy_poll: BusyPoll::Never,
         processors: Processors::new(1),
         runtime: Handle::current(),
@@ -411,4 +426,31 @@ async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(of_front_end).count();
     assert_eq!(open, 2, "the test's own, and its map's");
     drop(backend);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_end_takes_neither_all_addresses_nor_all_connections() {
+    let rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    let connect = || FrontEnd(Socket::connect(rig.dir.path().join("disk")).unwrap());
+    // The file is short; the mapping would not be.
+    let greedy = connect();
+    greedy.ask(GET_FEATURES);
+    let memory = [1, 0].map(u32::to_ne_bytes).concat();
+    let region = [0, 1 << 46, 0, 0].map(u64::to_ne_bytes).concat();
+    greedy.send(SET_MEM_TABLE, &[&memory, &region], Some(rig.driver.file.as_fd()));
+    greedy.refused();
+    until(|| rig.server.counters().connections == 0).await;
+    let held: Vec<_> = (0..4).map(|_| connect()).collect();
+    for front in &held {
+        front.ask(GET_FEATURES);
+    }
+    connect().refused();
+    let other = FrontEnd(Socket::connect(rig.dir.path().join("other")).unwrap());
+    other.ask(GET_FEATURES);
+    drop(held);
+    until(|| rig.server.counters().connections == 1).await;
+    connect().ask(GET_FEATURES);
+    drop(other);
+    serving.stop().await.unwrap();
 }
