@@ -208,7 +208,8 @@ impl Chain {
         }
     }
 
-    /// The ranges of a request to discard or to zero.
+    /// The ranges of a request to discard or to zero, on a device of `size` bytes whose requests are multiples of
+    /// `grain`.
     ///
     /// # Errors
     /// The status to answer with.
@@ -216,6 +217,7 @@ impl Chain {
         &self,
         memory: &GuestMemoryMmap,
         size: u64,
+        grain: u64,
         zero: bool,
     ) -> Result<Vec<DiscardRange>, Status> {
         let mut bytes = vec![0; self.given_len as usize];
@@ -232,6 +234,9 @@ impl Chain {
             let offset = sector.checked_mul(SECTOR).ok_or(Status::IoError)?;
             let span = Span::within(offset, u64::from(sectors) * SECTOR, size)
                 .map_err(|_| Status::IoError)?;
+            if !span.is_aligned(grain) {
+                return Err(Status::IoError);
+            }
             let mode = ZeroMode { may_punch: flags & 1 != 0, only_if_fast: false };
             if !span.is_empty() {
                 ranges.push(DiscardRange { span, mode });
@@ -500,14 +505,15 @@ pub(crate) mod tests {
         let range = |sector: u64, sectors: u32, flags: u32| {
             [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
         };
-        let of = |kind, ranges: &[Vec<u8>]| {
+        let by = |grain, kind, ranges: &[Vec<u8>]| {
             let bytes = ranges.concat();
             memory.write_slice(&header(kind, 0), GuestAddress(0x8000)).unwrap();
             memory.write_slice(&bytes, GuestAddress(0x9000)).unwrap();
             let pieces =
                 [(0x8000, 16, false), (0x9000, bytes.len() as u32, false), (0xa000, 1, true)];
-            chain(&memory, &pieces).unwrap().ranges(&memory, SIZE, kind == 13)
+            chain(&memory, &pieces).unwrap().ranges(&memory, SIZE, grain, kind == 13)
         };
+        let of = |kind, ranges: &[Vec<u8>]| by(512, kind, ranges);
         let found = of(13, &[range(8, 8, 1), range(0, 0, 0), range(16, 1, 0)]).unwrap();
         let spans: Vec<_> = found.iter().map(|range| (range.span, range.mode.may_punch)).collect();
         assert_eq!(spans, [(Span::between(4096, 8192), true), (Span::between(8192, 8704), false)]);
@@ -515,6 +521,13 @@ pub(crate) mod tests {
         assert_eq!(of(13, &[range(u64::MAX, 1, 0)]), Err(Status::IoError));
         assert_eq!(of(13, &[range(0, 1, 2)]), Err(Status::Unsupported));
         assert_eq!(of(11, &[range(0, 1, 1)]), Err(Status::Unsupported), "unmap is not for discard");
+        for kind in [11, 13] {
+            assert!(by(4096, kind, &[range(8, 16, 0)]).is_ok());
+            for (sector, sectors) in [(1, 8), (8, 9)] {
+                let found = by(4096, kind, &[range(8, 8, 0), range(sector, sectors, 0)]);
+                assert_eq!(found, Err(Status::IoError), "not of the device's blocks");
+            }
+        }
     }
 
     #[test]

@@ -431,7 +431,7 @@ impl Ring {
             Operation::Flush => AwaitedOperation::Flush,
             Operation::Discard | Operation::Zero => {
                 let zero = operation == Operation::Zero;
-                let ranges = match chain.ranges(memory, size, zero) {
+                let ranges = match chain.ranges(memory, size, self.grain, zero) {
                     Ok(_) if self.device.read_only() => Err(Status::IoError),
                     ranges => ranges,
                 };
