@@ -231,4 +231,24 @@ mod tests {
         let found = shared.access(|map| map.read_obj::<u8>(GuestAddress(0x3000)).unwrap());
         assert_eq!((found, shared.is_torn()), (0, true));
     }
+
+    #[test]
+    fn memory_that_is_torn_in_many_places_takes_few_mappings() {
+        let (part, file) = part(0, 1000 << 12, 0);
+        let memory = GuestRam::default().with(part, file.try_clone().unwrap()).unwrap();
+        let shared = SharedRam::new(Arc::clone(memory.map()), None, false).unwrap();
+        let start = memory.map().iter().next().unwrap().as_ptr().addr();
+        file.set_len(0).unwrap();
+        shared.access(|map| {
+            for page in (0..1000).step_by(2) {
+                assert_eq!(map.read_obj::<u8>(GuestAddress(page << 12)).unwrap(), 0);
+            }
+        });
+        assert!(shared.is_torn());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let starts =
+            maps.lines().filter_map(|line| usize::from_str_radix(line.split('-').next()?, 16).ok());
+        let own = starts.filter(|at| (start..start + (1000 << 12)).contains(at)).count();
+        assert!(own <= 64, "{own} mappings");
+    }
 }

@@ -8,7 +8,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence,
+};
 
 thread_local! {
     /// What this thread uses at the moment; null when it uses none.
@@ -24,12 +26,18 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Whether the handler has all threads pass a barrier (membarrier(2)), so that those who store need none.
 static BARRIER: AtomicBool = AtomicBool::new(false);
 
+/// Pages of guarded memory that are replaced one by one. Each makes three mappings of one, of which a process has a
+/// limited number; behind them the whole mapping is replaced, which is torn and worth nothing anyway.
+const PAGES: u32 = 16;
+
 /// Mapped memory that may go away below whoever uses it: others can cut the file short, the file system can
 /// be full, storage can fail. The kernel tells by SIGBUS, which would end the process.
 #[derive(Debug)]
 pub struct Guarded {
     ranges: Box<[Range<usize>]>,
     torn: AtomicBool,
+    /// How many pages were replaced.
+    replaced: AtomicU32,
 }
 
 impl Guarded {
@@ -39,8 +47,11 @@ impl Guarded {
     /// Each range is a whole mapping of the caller's, made by one mmap(2), and stays so for as long as this
     /// lives. Nobody has a reference to its bytes: they can change at any time.
     pub unsafe fn new(ranges: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
-        is_handled()
-            .then(|| Self { ranges: ranges.into_iter().collect(), torn: AtomicBool::new(false) })
+        is_handled().then(|| Self {
+            ranges: ranges.into_iter().collect(),
+            torn: AtomicBool::new(false),
+            replaced: AtomicU32::new(0),
+        })
     }
 
     /// Does `work`, which may load from and store to the memory. Where a page cannot be had, it finds
@@ -156,7 +167,8 @@ fn replace(address: usize) -> bool {
     let size = PAGE.load(Ordering::Relaxed);
     let page = address & !(size - 1);
     // A huge page cannot be replaced in part; the whole mapping can.
-    put_memory(page, size) || put_memory(range.start, range.len())
+    let is_one_of_few = guarded.replaced.fetch_add(1, Ordering::Relaxed) < PAGES;
+    (is_one_of_few && put_memory(page, size)) || put_memory(range.start, range.len())
 }
 
 /// Calls membarrier(2) for the threads of this process; `false` when the kernel does not do it.
