@@ -1,5 +1,5 @@
-//! What the fuzz targets share: a runtime, a scratch directory, a store in memory, an export, and
-//! certificates.
+//! What the fuzz targets share: a runtime, a scratch directory, a store in memory, an export,
+//! certificates, and a virtual machine's side of vhost-user.
 //!
 //! Formats are sealed by checksums and hashes, which a fuzzer cannot guess. So the targets seal
 //! what it makes up: the helpers here are written from the format documents, not taken from the
@@ -8,6 +8,7 @@
 pub mod exports;
 pub mod tls;
 pub mod trace;
+pub mod vhost_user;
 
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};

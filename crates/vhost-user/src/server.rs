@@ -166,24 +166,38 @@ impl VhostUserServer {
             tracing::warn!(export = name, "refused: too many vhost-user connections");
             return;
         }
-        let (inner, orders) = (Arc::clone(&self.inner), orders.clone());
-        // In the order in which they came.
+        let mut orders = orders.clone();
+        clients.spawn(self.clone().serve_one(name, stream, async move {
+            let _ = orders.wait_for(|stop| *stop).await;
+        }));
+    }
+
+    /// Serves the export of this `name` to the one front end at `stream`, until that hangs up, or until `stop` is
+    /// ready and what is in flight is done. Why it is refused is in the log. Of two connections to one export, the
+    /// first one is the one that this was called for first.
+    pub fn serve_one(
+        self,
+        name: String,
+        stream: UnixStream,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let inner = self.inner;
         let entered = stream
             .as_fd()
             .try_clone_to_owned()
             .map_err(|e| Error::io("a vhost-user connection", e))
             .and_then(|socket| inner.uses.enter(&name, socket.into(), Handle::current()));
-        clients.spawn(async move {
+        async move {
             let _counted = WhileThere::at(&inner.counts.connections);
             let ended = match entered {
-                Ok((usage, older)) => connection(&inner, &name, stream, usage, older, orders).await,
+                Ok((usage, older)) => connection(&inner, &name, stream, usage, older, stop).await,
                 Err(e) => Err(e),
             };
             if let Err(e) = ended {
                 inner.counts.refused.fetch_add(1, Relaxed);
                 tracing::warn!(export = name, error = e.message(), "vhost-user: refused");
             }
-        });
+        }
     }
 }
 
@@ -244,7 +258,7 @@ async fn connection(
     stream: UnixStream,
     usage: Arc<ExportUse>,
     older: OlderUses,
-    mut orders: watch::Receiver<bool>,
+    stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let failed = |e| Error::io("a vhost-user connection", e);
     let peer = Peer::at_socket(&stream).map_err(failed)?;
@@ -278,10 +292,9 @@ async fn connection(
     }
     // Cut off by its deadline, a stop leaves the thread to its requests.
     let hung_up = HangUp(Arc::clone(&usage));
-    let stopped = async { drop(orders.wait_for(|stop| *stop).await) };
     let ending = tokio::select! {
         ending = &mut ending => ending.unwrap_or(SessionEnding::Lost),
-        () = stopped => {
+        () = stop => {
             // First what is in flight: a front end that is hung up on looks at once how far the used ring is.
             let drained = drain(Arc::clone(&backend), name).await;
             usage.hang_up();
