@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use serde_json::Value;
+use sojourn_tests::client::{Client, READ, header};
 use sojourn_tests::{Home, clients, require, tool::shell};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -222,6 +223,41 @@ fn state_comes_with_the_disk_and_only_what_changed_goes_back() {
         }
         owner.check();
     });
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_costs_no_state() {
+    require!("mke2fs", "debugfs");
+    let owner = Owner::new(16 << 20);
+    let home = &owner.home;
+    shell(home.dir(), &[], "head -c 16M /dev/urandom > state; cp state old");
+    let mut up = owner.up(&["disk", "--state", "state"]);
+    let socket = home.home().join("borrow/borrowed.nbd");
+    let mut stuck = Client::attach(&socket, "borrowed");
+    assert_eq!(stuck.write(8192, &[7; 8192]), 0);
+    assert_eq!(stuck.flush(), 0);
+    let storm: Vec<u8> = (0..64).flat_map(|cookie| header(READ, cookie, 0, 1 << 20)).collect();
+    stuck.send(&storm);
+    let mut down = home.command();
+    down.args(["--json", "borrow", "down"]).stdout(std::process::Stdio::piped());
+    let mut down = down.spawn().unwrap();
+    // The sessions end now; nothing of this is kept from who asks how it is.
+    while std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = owner.status();
+    assert!(status.is_some() || down.try_wait().unwrap().is_some(), "status says nothing");
+    let down = down.wait_with_output().unwrap();
+    let log = std::fs::read_to_string(home.path("up.log")).unwrap();
+    assert!(down.status.success(), "{down:?}\n{log}");
+    let view: Value = serde_json::from_slice(&down.stdout).unwrap();
+    assert_eq!(view["written_back"], 8192, "{view}");
+    assert!(up.child.wait().unwrap().success());
+    assert!(log.contains("did not end in time"), "this shows nothing: {log}");
+    let cmp = r#"head -c 8192 /dev/zero | tr '\0' '\7' | dd of=old bs=4096 seek=2 conv=notrunc 2>/dev/null
+        cmp state old"#;
+    shell(home.dir(), &[], cmp);
+    owner.check();
 }
 
 #[test]
