@@ -8,7 +8,7 @@ use block::{Error, Result};
 use engine::home::Home;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -17,6 +17,8 @@ use tokio::net::UnixStream;
 const LONGEST: u64 = 1 << 20;
 /// How long a client has to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a borrowed disk has to say how it is. Taking one down takes as long as it takes.
+const STATUS: Duration = Duration::from_secs(10);
 
 /// What is asked of a borrowed disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,6 +76,9 @@ async fn receive<T: DeserializeOwned>(stream: &mut UnixStream) -> Result<T> {
     let mut bytes = Vec::new();
     let io = |e| Error::io("the control socket of a borrowed disk", e);
     stream.take(LONGEST).read_to_end(&mut bytes).await.map_err(io)?;
+    if bytes.is_empty() {
+        return Err(Error::unavailable("the other end of the control socket left without a word"));
+    }
     serde_json::from_slice(&bytes).map_err(|e| {
         Error::invalid(format!("the control socket of a borrowed disk says no JSON: {e}"))
     })
@@ -101,10 +106,14 @@ pub(crate) async fn request(stream: &mut UnixStream) -> Result<ControlRequest> {
 /// Asks the borrowed disk `name`; `None` when nobody serves it.
 ///
 /// # Errors
-/// Those that it replies with.
+/// Those that it replies with; [`Unavailable`](block::ErrorKind::Unavailable) when it ends without a reply,
+/// and when it does not say in time how it is.
 pub async fn ask(home: &Home, name: &str, what: &ControlRequest) -> Result<Option<Reply>> {
-    let path = Paths::new(home, name).socket;
-    let mut stream = match UnixStream::connect(&path).await {
+    ask_at(&Paths::new(home, name).socket, name, what).await
+}
+
+async fn ask_at(path: &Path, name: &str, what: &ControlRequest) -> Result<Option<Reply>> {
+    let mut stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
         Err(e)
             if matches!(
@@ -116,8 +125,24 @@ pub async fn ask(home: &Home, name: &str, what: &ControlRequest) -> Result<Optio
         }
         Err(e) => return Err(Error::io(path.display(), e)),
     };
-    send(&mut stream, what).await?;
-    match receive(&mut stream).await? {
+    let answer = async {
+        send(&mut stream, what).await?;
+        receive(&mut stream).await
+    };
+    let answer = match what {
+        ControlRequest::Status => tokio::time::timeout(STATUS, answer).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!(
+                "{name} does not say how it is; its process may be stopped"
+            )))
+        }),
+        ControlRequest::Down(_) => answer.await.map_err(|e| match e.kind() {
+            block::ErrorKind::Unavailable => {
+                Error::unavailable(format!("{name} ended without an answer: {e}"))
+            }
+            _ => e,
+        }),
+    };
+    match answer? {
         Reply::Error(kind, message) => {
             let kinds = [
                 block::ErrorKind::Invalid,
@@ -154,4 +179,44 @@ pub fn names(home: &Home) -> Result<Vec<String>> {
         .collect();
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn whoever_ends_without_an_answer_is_not_said_to_speak_no_json() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let socket = UnixListener::bind(&path).unwrap();
+        let ends = async {
+            for _ in 0..2 {
+                let (mut client, _) = socket.accept().await.unwrap();
+                request(&mut client).await.unwrap();
+            }
+        };
+        let asks = async {
+            let down = ControlRequest::Down(DownRequest::default());
+            for what in [ControlRequest::Status, down] {
+                let error = ask_at(&path, "x", &what).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(!error.message().contains("JSON"), "{error}");
+            }
+        };
+        tokio::join!(ends, asks);
+        drop(socket);
+        assert!(ask_at(&path, "x", &ControlRequest::Status).await.unwrap().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_say_how_it_is_does_not_keep_others_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let _silent = UnixListener::bind(&path).unwrap();
+        let error = ask_at(&path, "x", &ControlRequest::Status).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
 }
