@@ -15,7 +15,7 @@
 //! | [`policy`] | [`BorrowPolicy`], which of the free ranges are taken |
 //! | [`Loan`], [`Claim`] | what a file system lends, and how to tell that nobody has used it since |
 //! | [`Plan`], [`Member`] | what is lent of which disks, held, opened for writing |
-//! | [`Watch`] | looks at the lenders again before the first write, and from then on |
+//! | [`Watch`], `clock` | looks at the lenders again before the first write, and from then on; how old a look is |
 //! | [`Layout`], [`Stitched`], [`DiskKey`] | the one map from logical to physical, the encrypted disk on it |
 //! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back; or the shadow of a base |
 //! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
@@ -25,6 +25,7 @@
 
 mod around;
 mod bits;
+mod clock;
 mod direct;
 pub mod disk;
 pub mod dm;

@@ -1,5 +1,6 @@
 //! What is lent of which disks, held from the first look until the end.
 
+use crate::clock::BootClock;
 use crate::{DiskKey, HostDisk, Layout, Lent, Loan, Member, Stitched, Watch};
 use block::{BLOCK, Device, Error, Result, Span};
 use std::sync::Arc;
@@ -24,6 +25,11 @@ impl Plan {
     /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them; any error from opening the
     /// disks another time.
     pub fn new(loans: Vec<Loan>) -> Result<Self> {
+        Self::with_clock(loans, BootClock::since_boot())
+    }
+
+    /// The same with another clock for the watch.
+    pub(crate) fn with_clock(loans: Vec<Loan>, clock: BootClock) -> Result<Self> {
         let mut disks: Vec<Arc<HostDisk>> = Vec::new();
         let mut lent = Vec::new();
         for loan in &loans {
@@ -51,7 +57,7 @@ impl Plan {
                 "nothing can be borrowed; see `sojourn borrow scan --why` for the reasons",
             ));
         }
-        let watch = Watch::new(&loans)?;
+        let watch = Watch::with_clock(&loans, clock)?;
         Ok(Self { loans, disks, lent, watch })
     }
 
@@ -122,6 +128,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn image(dir: &tempfile::TempDir) -> PathBuf {
         let path = dir.path().join("image");
@@ -239,6 +246,49 @@ mod tests {
         // What is read there may be the owner's by now.
         assert!(stitched.try_read(block, &mut [0; 4096]).is_err());
         assert!(stitched.read(block, &mut [0; 4096]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_look_is_as_old_as_the_clock_says_whether_or_not_anybody_ran_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let now = Arc::new(AtomicU64::new(1));
+        let hands = Arc::clone(&now);
+        let clock = BootClock::new(move || hands.load(Ordering::Relaxed));
+        let loans = vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])];
+        let plan = Plan::with_clock(loans, clock).unwrap();
+        let (stitched, _) = plan.stitch(4096, &key()).unwrap();
+        let block = Span::whole(4096);
+        stitched.write(block, &[1; 4096], Durability::Buffered).await.unwrap();
+        let holds = Watch::HOLDS.as_nanos() as u64;
+        now.fetch_add(holds - 1, Ordering::Relaxed);
+        assert_eq!(stitched.try_write(block, &[2; 4096]).unwrap(), Attempt::Done, "it holds");
+        // Stopped, suspended, or starved: no timer has gone off.
+        now.fetch_add(1, Ordering::Relaxed);
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(b"mounted", 64 << 10).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        assert_eq!(stitched.try_write(block, &[3; 4096]).unwrap(), Attempt::WouldWait);
+        let error = stitched.write(block, &[3; 4096], Durability::Buffered).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(std::fs::read(&path).unwrap() == before, "it was written");
+    }
+
+    #[test]
+    fn a_look_that_takes_longer_than_it_holds_is_repeated_once_and_holds_from_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(HostDisk::open(&image(&dir)).unwrap());
+        let now = Arc::new(AtomicU64::new(1));
+        let hands = Arc::clone(&now);
+        let holds = Watch::HOLDS.as_nanos() as u64;
+        // Whoever asks for the time has been stopped for long before that.
+        let clock = BootClock::new(move || hands.fetch_add(2 * holds, Ordering::Relaxed));
+        let loans = vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])];
+        let watch = Watch::with_clock(&loans, clock).unwrap();
+        watch.look().unwrap();
+        assert_eq!(now.load(Ordering::Relaxed), 1 + 5 * 2 * holds, "began, ended, twice; the end");
+        assert!(!watch.is_fresh());
     }
 
     #[test]

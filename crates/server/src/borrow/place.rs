@@ -9,12 +9,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use transient::{DiskKey, GiveBack, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
 
-/// How often a running host's free space is looked at, and how long a look at the file systems that
-/// lend allows writes to them.
+/// How often a running host's free space is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After so many [`LOOK`]s the file systems are looked at although nothing was written.
-const IDLE_LOOKS: u32 = 30;
+/// How often the file systems that lend are looked at although nothing is written.
+const IDLE_LOOK: Duration = Duration::from_secs(30);
 
 /// Room, and the disk on it.
 pub struct BorrowedRoom {
@@ -193,21 +192,18 @@ pub fn recheck_devices(lent: &[(u64, Span)], discard: bool) -> Result<(u64, Vec<
     Ok((discarded, checked))
 }
 
-/// Lets each look at the lenders expire after a while, so that the next write waits for another one;
-/// looks itself when nothing is written for long.
+/// Looks at the lenders when nothing is written for long.
 async fn keep_looking(watch: Arc<Watch>) {
-    let mut ticks = tokio::time::interval(LOOK);
+    let first = tokio::time::Instant::now() + IDLE_LOOK;
+    let mut ticks = tokio::time::interval_at(first, IDLE_LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    for tick in 1u32.. {
+    loop {
         ticks.tick().await;
-        watch.expire();
-        if tick.is_multiple_of(IDLE_LOOKS) {
-            let watch = Arc::clone(&watch);
-            let looked = block::offload(move || watch.look()).await;
-            if let Err(e) = looked {
-                tracing::error!(error = e.message(), "the borrowed disk cannot be used any more");
-                return;
-            }
+        let watch = Arc::clone(&watch);
+        let looked = block::offload(move || watch.look()).await;
+        if let Err(e) = looked {
+            tracing::error!(error = e.message(), "the borrowed disk cannot be used any more");
+            return;
         }
     }
 }
