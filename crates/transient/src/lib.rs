@@ -21,7 +21,7 @@
 //! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
 //! | [`Live`] | room of a running host, given back when it falls short |
 //! | [`dm`] | the same disk in the kernel's device-mapper |
-//! | `sys` | the only unsafe code: locked memory, the kernel's keyring, one ioctl |
+//! | `sys` | the only unsafe code: locked memory, pages written out, the kernel's keyring, ioctls |
 
 mod around;
 mod bits;

@@ -1,10 +1,10 @@
 //! A lent disk, opened for writing while it is still held against others.
 
-use crate::{HostDisk, Watch};
+use crate::{HostDisk, Watch, sys};
 use async_trait::async_trait;
 use block::{
     Attempt, Device, Durability, Error, Extent, ExtentKind, RandomFile, Result, Span, ZeroMode,
-    extent, image_lock,
+    extent, image_lock, offload,
 };
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use std::num::NonZeroU64;
@@ -14,9 +14,11 @@ use std::sync::Arc;
 /// touches the lent ranges only.
 ///
 /// It is read and written through the page cache, without read-ahead: a page that was not asked for
-/// is not read.
+/// is not read. What is written to a device is on it when the write returns: each node of a disk has a page cache of
+/// its own, and a page that the kernel writes out later would land on what the owner has written by another one since.
+/// An image file has one page cache, whoever uses it.
 pub struct Member {
-    file: RandomFile,
+    file: Arc<RandomFile>,
     size: u64,
     /// Keeps others away for as long as this lives.
     held: Arc<HostDisk>,
@@ -34,7 +36,7 @@ impl Member {
         let failed = |e| Error::io(format_args!("cannot write {}", held.path().display()), e);
         let file = image_lock::open_again(held.file(), OFlags::RDWR).map_err(failed)?;
         held.must_be_writable()?;
-        let file = RandomFile::from_file(file, held.path());
+        let file = Arc::new(RandomFile::from_file(file, held.path()));
         let size = file.len()?;
         // Only advice: a system that reads ahead all the same reads, but writes nothing.
         let _ = rustix::fs::fadvise(file.file(), 0, NonZeroU64::new(size), Advice::Random);
@@ -44,6 +46,11 @@ impl Member {
     /// The disk that is held.
     pub fn disk(&self) -> &Arc<HostDisk> {
         &self.held
+    }
+
+    /// Whether every write waits for the disk.
+    pub(crate) fn is_written_through(&self) -> bool {
+        self.held.is_device()
     }
 
     /// Tells the disk that it need not keep what `span` holds; on an image file the room is given
@@ -80,7 +87,7 @@ impl Device for Member {
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        if !self.watch.is_fresh() {
+        if self.is_written_through() || !self.watch.is_fresh() {
             return Ok(Attempt::WouldWait);
         }
         self.file.write(span.offset(), data)?;
@@ -93,14 +100,28 @@ impl Device for Member {
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.watch.pass().await?;
-        match durability {
-            Durability::Buffered => self.file.write(span.offset(), data),
-            Durability::Durable => self.file.write_durable(span.offset(), data).await,
+        if durability == Durability::Durable {
+            self.watch.pass().await?;
+            return self.file.write_durable(span.offset(), data).await;
         }
+        if !self.is_written_through() {
+            self.watch.pass().await?;
+            return self.file.write(span.offset(), data);
+        }
+        let (file, watch) = (Arc::clone(&self.file), Arc::clone(&self.watch));
+        let data = data.to_vec();
+        offload(move || {
+            watch.look()?;
+            file.write(span.offset(), &data)?;
+            sys::write_out(file.file(), span).map_err(|e| Error::io(file.path().display(), e))
+        })
+        .await
     }
 
+    /// Syncs. Not once somebody else was found to use a file system that lends: the kernel would write out at once
+    /// what the page cache of an image file holds.
     async fn flush(&self) -> Result<()> {
+        self.watch.pass().await?;
         self.file.sync().await
     }
 

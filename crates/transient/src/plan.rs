@@ -115,7 +115,8 @@ impl Plan {
         self.watch.look()?;
         self.watch.expire();
         let devices = members.iter().map(|member| Arc::clone(member) as Arc<dyn Device>).collect();
-        Ok((Stitched::new(devices, layout, size, Some(key))?, members))
+        let wait = members.iter().any(|member| member.is_written_through());
+        Ok((Stitched::new(devices, layout, size, Some(key))?.writes_wait(wait), members))
     }
 }
 
@@ -243,6 +244,7 @@ mod tests {
         let error = stitched.write(block, &[3; 4096], Durability::Buffered).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         assert!(std::fs::read(dir.path().join("image")).unwrap() == before, "it was written");
+        assert_eq!(stitched.flush().await.unwrap_err().kind(), ErrorKind::Conflict);
         // What is read there may be the owner's by now.
         assert!(stitched.try_read(block, &mut [0; 4096]).is_err());
         assert!(stitched.read(block, &mut [0; 4096]).await.is_err());

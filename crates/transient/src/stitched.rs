@@ -41,6 +41,8 @@ pub struct Stitched {
     layout: Layout,
     size: u64,
     cipher: Option<Cipher>,
+    /// Some member never writes at once.
+    writes_wait: bool,
     written: Bits,
     /// Who holds one alone encrypts in its buffer, so that writing allocates nothing.
     regions: [Region<Vec<u8>>; REGIONS],
@@ -81,9 +83,15 @@ impl Stitched {
             layout,
             size,
             cipher: key.map(DiskKey::expand).transpose()?,
+            writes_wait: false,
             written: Bits::new(size),
             regions: std::array::from_fn(|_| Region::default()),
         })
+    }
+
+    /// Says that some member never writes at once: then nothing is encrypted to find that out.
+    pub(crate) fn writes_wait(self, wait: bool) -> Self {
+        Self { writes_wait: wait, ..self }
     }
 
     /// Bytes of blocks that were written and not given up since.
@@ -337,7 +345,7 @@ impl Device for Stitched {
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
         // Nothing may have been done when it has to wait: all is under one lock, and no block is
         // read to be completed.
-        if !span.is_aligned(BLOCK) || span.pieces(REGION).nth(1).is_some() {
+        if self.writes_wait || !span.is_aligned(BLOCK) || span.pieces(REGION).nth(1).is_some() {
             return Ok(Attempt::WouldWait);
         }
         match self.region(span.offset()).try_alone() {

@@ -1,4 +1,4 @@
-//! System calls that need `unsafe`: locking memory, the kernel's keyring, the ioctls of
+//! System calls that need `unsafe`: locking memory, writing pages out, the kernel's keyring, the ioctls of
 //! device-mapper and loop devices.
 //!
 //! Why each is sound is written at its call. Nothing else in this crate is unsafe.
@@ -6,10 +6,11 @@
 #![allow(unsafe_code)]
 
 use crate::identity::DiskIdentity;
+use block::Span;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -49,6 +50,19 @@ pub(crate) fn unlock<T>(value: &T) {
         let _ = libc::madvise(start, len, libc::MADV_DODUMP);
         let _ = libc::munlock(start, len);
     }
+}
+
+/// Has the kernel write out what the page cache holds of `span`, and waits for that. The disk's own cache is
+/// not flushed.
+pub(crate) fn write_out(file: impl AsFd, span: Span) -> io::Result<()> {
+    let wanted = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let offset =
+        |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (start, len) = (offset(span.offset())?, offset(span.len())?);
+    // SAFETY: four integers, one of which is a descriptor that is open during the call.
+    check(unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), start, len, wanted) })
 }
 
 /// What a loop device stands on; `None` when it is not attached.

@@ -6,7 +6,7 @@
 #[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
-use block::{BLOCK, Device, Durability, Span};
+use block::{Attempt, BLOCK, Device, Durability, Span};
 use common::guest::Guest;
 use common::{must, run, skip};
 use freespace::Code;
@@ -225,6 +225,42 @@ async fn a_loop_device_that_is_made_while_a_disk_lends_stops_it() {
     must(20, "losetup", &["--detach", &other]);
     let error = written.unwrap_err();
     assert!(error.message().contains(&other), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_written_is_on_the_device_when_that_is_said() {
+    let disk = partitioned();
+    let Some(device) = Loop::new(&disk, &STARTS) else { return };
+    let policy = BorrowPolicy { want: Some(1 << 20), ..BorrowPolicy::default() };
+    let plan = Plan::new(device.scan().loans(&policy)).unwrap();
+    let key = DiskKey::generate(|bytes| {
+        bytes[0] = 1;
+        Ok(())
+    });
+    let (stitched, members) = plan.stitch(1 << 20, &key.unwrap()).unwrap();
+    let lent = plan.lent()[0];
+    let start =
+        if plan.disks()[lent.member].path() == device.part(1) { STARTS[0] } else { STARTS[1] };
+    let place = start + lent.span.offset();
+    let file = std::fs::File::options().read(true).write(true).open(&device.image).unwrap();
+    let there = || {
+        let mut bytes = vec![0; BLOCK as usize];
+        file.read_exact_at(&mut bytes, place).unwrap();
+        bytes
+    };
+    let before = there();
+    let block = Span::whole(BLOCK);
+    let now = stitched.try_write(block, &[1; BLOCK as usize]).unwrap();
+    assert_eq!(now, Attempt::WouldWait);
+    stitched.write(block, &[1; BLOCK as usize], Durability::Buffered).await.unwrap();
+    assert!(there() != before, "it is in the page cache of the partition only");
+    // What the owner writes there by another node later stays, however the borrower goes on.
+    file.write_all_at(&[0xee; BLOCK as usize], place).unwrap();
+    stitched.flush().await.unwrap();
+    drop((stitched, plan, members));
+    must(20, "blockdev", &["--flushbufs", device.part(1).to_str().unwrap()]);
+    must(20, "blockdev", &["--flushbufs", device.part(2).to_str().unwrap()]);
+    assert_eq!(there(), [0xee; BLOCK as usize]);
 }
 
 #[test]
