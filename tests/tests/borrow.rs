@@ -204,6 +204,32 @@ fn an_image_that_its_owner_changes_while_it_lends_is_neither_written_nor_discard
 }
 
 #[test]
+fn what_was_found_in_use_is_not_discarded_though_it_looks_as_before_at_the_end() {
+    require!("mke2fs", "debugfs");
+    let owner = Owner::new(16 << 20);
+    let home = &owner.home;
+    let mut up = owner.up(&["disk", "--size", "16M"]);
+    let mut client = Client::attach(&home.home().join("borrow/borrowed.nbd"), "borrowed");
+    assert_eq!(client.write(0, &[7; 1 << 20]), 0);
+    // As a mount marks it, until the next look.
+    let file = std::fs::OpenOptions::new().write(true).open(home.path("disk")).unwrap();
+    file.write_all_at(&[0], 1024 + 0x3a).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while client.write(0, &[8; 4096]) == 0 {
+        assert!(Instant::now() < end, "it goes on writing");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_ne!(client.flush(), 0, "what it wrote is not flushed any more");
+    client.detach();
+    file.write_all_at(&[1], 1024 + 0x3a).unwrap();
+    let before = std::fs::read(home.path("disk")).unwrap();
+    let error = home.fails(7, &["borrow", "down", "--discard"]);
+    assert!(error.contains("not as it was"), "{error}");
+    assert_eq!(up.child.wait().unwrap().code(), Some(7));
+    assert!(std::fs::read(home.path("disk")).unwrap() == before, "it was discarded");
+}
+
+#[test]
 fn state_comes_with_the_disk_and_only_what_changed_goes_back() {
     clients::each(|| {
         require!("nbdcopy", "mke2fs", "debugfs", "qemu-io");

@@ -58,8 +58,10 @@ impl Member {
     /// undeleted afterwards.
     ///
     /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when somebody else uses a file system that lends;
     /// [`Unsupported`](block::ErrorKind::Unsupported) when the disk cannot.
     pub fn trim(&self, span: Span) -> Result<()> {
+        self.watch.look()?;
         if self.held.is_device() {
             // On a block device this is a discard, where the device zeroes what it discards.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

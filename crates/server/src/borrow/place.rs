@@ -2,7 +2,8 @@
 
 use super::find;
 use super::report::{CheckView, LentView, device_path};
-use block::{Device, Result, Span};
+use crate::signals::Switch;
+use block::{Device, Error, Result, Span};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub struct BorrowedRoom {
 
 enum RoomSource {
     /// Disks whose system is not running.
-    Disks { plan: Plan, members: Vec<Arc<Member>>, _watch: JoinSet<()> },
+    Disks { plan: Plan, members: Vec<Arc<Member>>, watch: JoinSet<()>, stop: Switch },
     /// A file without a name.
     Host { live: Arc<Live>, directory: String, _watch: JoinSet<()> },
 }
@@ -50,9 +51,9 @@ impl BorrowedRoom {
     /// Any error from [`Plan::stitch`].
     pub fn on_disks(plan: Plan, size: u64) -> Result<Self> {
         let (disk, members) = plan.stitch(size, &key()?)?;
-        let mut watch = JoinSet::new();
-        watch.spawn(keep_looking(Arc::clone(plan.watch())));
-        Ok(Self { disk: Arc::new(disk), from: RoomSource::Disks { plan, members, _watch: watch } })
+        let (mut watch, stop) = (JoinSet::new(), Switch::new());
+        watch.spawn(keep_looking(Arc::clone(plan.watch()), stop.wait()));
+        Ok(Self { disk: Arc::new(disk), from: RoomSource::Disks { plan, members, watch, stop } })
     }
 
     /// A disk of `size` bytes in `directory`, whose file system keeps `floor` bytes free.
@@ -97,33 +98,61 @@ impl BorrowedRoom {
     }
 
     /// Drops the key and looks at the file systems again; then tells the disks of the owner, if wanted,
-    /// that the lent ranges hold nothing. Returns the bytes discarded: none when a file system is not
-    /// as it was, whose files may lie there by now.
-    pub(crate) fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
+    /// that the lent ranges hold nothing. Returns the bytes discarded: none when a file system is not as it was, whose files may lie there by now.
+    pub(crate) async fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
         drop(self.disk);
-        let RoomSource::Disks { plan, members, _watch } = self.from else { return (0, Vec::new()) };
-        let checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
-        if !discard || checked.iter().any(|check| !check.good) {
-            return (0, checked);
-        }
-        let discarded = discard_lent(&plan, &members).unwrap_or_else(|e| {
-            tracing::warn!(error = e.message(), "a disk was not told of all free ranges");
-            0
-        });
-        (discarded, checked)
+        let RoomSource::Disks { plan, members, mut watch, stop } = self.from else {
+            return (0, Vec::new());
+        };
+        stop.throw();
+        while watch.join_next().await.is_some() {}
+        let disks = lent(&plan);
+        let ended = block::offload(move || Ok(finish(&plan, &members, discard))).await;
+        ended.unwrap_or_else(|e| {
+            let unseen = |lent: LentView| CheckView::unseen(lent.disk, e.message());
+            (0, disks.into_iter().map(unseen).collect())
+        })
     }
 }
 
-/// Tells the disks that the lent ranges hold nothing. Returns their bytes.
-fn discard_lent(plan: &Plan, members: &[Arc<Member>]) -> Result<u64> {
+/// The end of a plan whose borrowed disk is gone.
+fn finish(plan: &Plan, members: &[Arc<Member>], discard: bool) -> (u64, Vec<CheckView>) {
+    plan.watch().expire();
+    let _ = plan.watch().look(); // what it found is told below
+    let mut checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
+    blame_all(plan, &mut checked);
+    let discarded = match discard {
+        true => discard_lent(plan, members, &mut checked),
+        false => 0,
+    };
+    (discarded, checked)
+}
+
+/// Takes back that all is as it was where somebody else was found to use one of the file systems: what is so now
+/// need not have been so all the time, nor stay so.
+fn blame_all(plan: &Plan, checked: &mut [CheckView]) {
+    if let Err(error) = plan.watch().intact() {
+        checked.iter_mut().for_each(|view| view.blame(error.message()));
+    }
+}
+
+/// Tells the disks that the lent ranges hold nothing, if all that was checked is good, and as long as nobody else is
+/// found to use a file system there. Returns the bytes of those that were told.
+fn discard_lent(plan: &Plan, members: &[Arc<Member>], checked: &mut [CheckView]) -> u64 {
+    if checked.iter().any(|check| !check.good) {
+        return 0;
+    }
     let mut discarded = 0;
     for lent in plan.lent() {
-        if let Some(member) = members.get(lent.member) {
-            member.trim(lent.span)?;
-            discarded += lent.span.len();
+        let Some(member) = members.get(lent.member) else { continue };
+        if let Err(e) = member.trim(lent.span) {
+            tracing::warn!(error = e.message(), "a disk was not told of all free ranges");
+            blame_all(plan, checked);
+            break;
         }
+        discarded += lent.span.len();
     }
-    Ok(discarded)
+    discarded
 }
 
 /// What each disk of a plan lends.
@@ -171,34 +200,31 @@ pub fn recheck_devices(lent: &[(u64, Span)], discard: bool) -> Result<(u64, Vec<
         let loans = match find::again(&path, &spans) {
             Ok(loans) => loans,
             Err(e) => {
-                checked.push(CheckView {
-                    disk: path.display().to_string(),
-                    offset: 0,
-                    kind: "disk".to_owned(),
-                    good: false,
-                    why: Some(e.message().to_owned()),
-                });
+                checked.push(CheckView::unseen(path.display().to_string(), e.message()));
                 continue;
             }
         };
-        let views: Vec<CheckView> = loans.iter().map(check).collect();
-        let good = views.iter().all(|check| check.good);
-        checked.extend(views);
-        if discard && good {
+        let mut views: Vec<CheckView> = loans.iter().map(check).collect();
+        if discard && views.iter().all(|check| check.good) {
             let plan = Plan::new(loans)?;
-            discarded += discard_lent(&plan, &plan.members()?)?;
+            discarded += discard_lent(&plan, &plan.members()?, &mut views);
         }
+        checked.extend(views);
     }
     Ok((discarded, checked))
 }
 
-/// Looks at the lenders when nothing is written for long.
-async fn keep_looking(watch: Arc<Watch>) {
+/// Looks at the lenders when nothing is written for long. Has no look under way when it ends with `stop`.
+async fn keep_looking(watch: Arc<Watch>, stop: impl Future<Output = ()>) {
+    let mut stop = std::pin::pin!(stop);
     let first = tokio::time::Instant::now() + IDLE_LOOK;
     let mut ticks = tokio::time::interval_at(first, IDLE_LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = &mut stop => return,
+        }
         let watch = Arc::clone(&watch);
         let looked = block::offload(move || watch.look()).await;
         if let Err(e) = looked {

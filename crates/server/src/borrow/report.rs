@@ -134,3 +134,16 @@ pub struct CheckView {
     /// What is wrong; null when nothing is.
     pub why: Option<String>,
 }
+
+impl CheckView {
+    /// A disk that could not be looked at again.
+    pub(crate) fn unseen(disk: String, why: &str) -> Self {
+        Self { disk, offset: 0, kind: "disk".to_owned(), good: false, why: Some(why.to_owned()) }
+    }
+
+    /// Says what is wrong, unless something is already.
+    pub(crate) fn blame(&mut self, why: &str) {
+        self.good = false;
+        self.why.get_or_insert_with(|| why.to_owned());
+    }
+}

@@ -88,17 +88,8 @@ impl BorrowSession {
         if let Some(mut carried) = carried {
             carried.ahead.shutdown().await;
         }
-        let mut view = DownView { name, written_back, ..DownView::default() };
-        let discard = asked.discard;
-        let ended = block::offload(move || Ok(place.end(discard))).await;
-        match ended {
-            Ok((discarded, checked)) => {
-                view.discarded = discarded;
-                view.checked = checked;
-            }
-            Err(e) => tracing::error!(error = e.message(), "the last look at the disks failed"),
-        }
-        view
+        let (discarded, checked) = place.end(asked.discard).await;
+        DownView { name, written_back, discarded, checked }
     }
 }
 

@@ -73,8 +73,7 @@ impl Shadows {
     /// [`Corrupt`](block::ErrorKind::Corrupt) when one is not as it was.
     pub(crate) async fn end(self) -> Result<()> {
         drop(self.pool);
-        let checked = block::offload(move || Ok(self.place.end(false).1)).await?;
-        complain(&checked)
+        complain(&self.place.end(false).await.1)
     }
 }
 
