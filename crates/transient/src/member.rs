@@ -53,6 +53,17 @@ impl Member {
         self.held.is_device()
     }
 
+    /// Puts all that was written on stable storage, before the disk is given up. Waits for the disk.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when somebody else uses a file system that lends: then nothing is
+    /// synced. [`Unavailable`](block::ErrorKind::Unavailable) when the bytes do not get to the disk.
+    pub fn settle(&self) -> Result<()> {
+        self.watch.look()?;
+        let synced = self.file.file().sync_data();
+        synced.map_err(|e| Error::io(self.file.path().display(), e))
+    }
+
     /// Tells the disk that it need not keep what `span` holds; on an image file the room is given
     /// back. For lent ranges, when the owner agreed to it: what was deleted there cannot be
     /// undeleted afterwards.

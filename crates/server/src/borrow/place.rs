@@ -97,8 +97,9 @@ impl BorrowedRoom {
         }
     }
 
-    /// Drops the key and looks at the file systems again; then tells the disks of the owner, if wanted,
-    /// that the lent ranges hold nothing. Returns the bytes discarded: none when a file system is not as it was, whose files may lie there by now.
+    /// Drops the key, syncs what was written while nobody else can have the disks, and looks at the file
+    /// systems again; then tells the disks of the owner, if wanted, that the lent ranges hold nothing. Returns
+    /// the bytes discarded: none when a file system is not as it was, whose files may lie there by now.
     pub(crate) async fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
         drop(self.disk);
         let RoomSource::Disks { plan, members, mut watch, stop } = self.from else {
@@ -118,8 +119,16 @@ impl BorrowedRoom {
 /// The end of a plan whose borrowed disk is gone.
 fn finish(plan: &Plan, members: &[Arc<Member>], discard: bool) -> (u64, Vec<CheckView>) {
     plan.watch().expire();
-    let _ = plan.watch().look(); // what it found is told below
+    let unsettled: Vec<Option<Error>> =
+        members.iter().map(|member| member.settle().err()).collect();
     let mut checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
+    for (loan, view) in plan.loans().iter().zip(&mut checked) {
+        let failed = members.iter().zip(&unsettled);
+        let mut failed = failed.filter(|(member, _)| Arc::ptr_eq(member.disk(), &loan.disk));
+        if let Some((_, Some(error))) = failed.next() {
+            view.blame(error.message());
+        }
+    }
     blame_all(plan, &mut checked);
     let discarded = match discard {
         true => discard_lent(plan, members, &mut checked),
