@@ -120,7 +120,21 @@ impl<'a> Window<'a> {
                 format!("{len} bytes at offset {offset} are needed, and it has only {}", self.size),
             ));
         }
-        let work = self.work.get().saturating_add(len.max(512));
+        self.count(len.max(512))?;
+        self.source.read_at(self.base + offset, buf).map_err(|e| {
+            Refusal::new(
+                Code::ReadError,
+                format!("cannot read {len} bytes at offset {offset}: {e}"),
+            )
+        })
+    }
+
+    /// Counts as if `len` bytes were read: for what a reader goes through that lies nowhere, such as holes.
+    ///
+    /// # Errors
+    /// [`Code::TooMuchWork`].
+    pub(crate) fn count(&self, len: u64) -> Result<(), Refusal> {
+        let work = self.work.get().saturating_add(len);
         self.work.set(work);
         if work > self.size.saturating_mul(2).saturating_add(16 << 20) {
             return Err(Refusal::new(
@@ -128,12 +142,7 @@ impl<'a> Window<'a> {
                 "its structures lead round and round; check it with its own tool",
             ));
         }
-        self.source.read_at(self.base + offset, buf).map_err(|e| {
-            Refusal::new(
-                Code::ReadError,
-                format!("cannot read {len} bytes at offset {offset}: {e}"),
-            )
-        })
+        Ok(())
     }
 
     /// The `len` bytes at `offset`.

@@ -6,7 +6,7 @@
 mod common;
 
 use common::make;
-use common::mutate::{Dice, Outcome, Seam, count, is_subset};
+use common::mutate::{Dice, Outcome, Seam, count, is_subset, processor_time};
 use common::sparse::{Changed, Recording, Sparse};
 use freespace::{FileSystem, FreeSpaceOptions, Level, Window};
 use std::path::Path;
@@ -64,6 +64,27 @@ fn without_the_walk_over_its_files_damage_to_exfat_goes_unseen() {
 fn damaged_ntfs_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
     damage("ntfs", FileSystem::NTFS, &make::ntfs(dir.path(), &[]));
+}
+
+/// The sizes that single bytes hardly ever make: each power of two, in both values that a table's size hangs on.
+#[test]
+fn ntfs_with_holes_of_any_size_yields_nothing_and_takes_no_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = Sparse::load(&make::ntfs(dir.path(), &[]));
+    let options = FreeSpaceOptions::default();
+    for power in 0..47 {
+        let records = (1u64 << power) * 4;
+        let table = make::with_ntfs_hole(&image, 0x80, 1 << power, |room| room);
+        let bits = (records / 8).div_ceil(4096);
+        let both = make::with_ntfs_hole(&table, 0xB0, bits, |room| room - 4096);
+        for damaged in [table, both] {
+            let start = processor_time();
+            let read = freespace::read(FileSystem::NTFS, &Window::whole(&damaged), &options);
+            assert!(read.is_err(), "a hole of 2^{power} clusters");
+            let took = processor_time().saturating_sub(start);
+            assert!(took < Duration::from_secs(2), "a hole of 2^{power} clusters: {took:?}");
+        }
+    }
 }
 
 #[test]

@@ -243,6 +243,33 @@ fn ntfs_in_doubt_is_refused() {
 }
 
 #[test]
+fn a_file_table_with_holes_is_refused_without_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = Sparse::load(&make::ntfs(dir.path(), &[]));
+    let code = |image: &Sparse| {
+        let window = Window::whole(image);
+        let refusal = freespace::read(FileSystem::NTFS, &window, &CONSENT).unwrap_err();
+        assert!(window.work() < 3 * window.size(), "{} bytes were read", window.work());
+        (refusal.code, refusal.sentence)
+    };
+    const RECORDS: u64 = 1 << 42;
+    // A file table of all sizes; 2^42 records, of which the map says that none is in use.
+    let long = make::with_ntfs_hole(&image, 0x80, 1 << 39, |room| room);
+    let mapped = make::with_ntfs_hole(&image, 0x80, RECORDS / 4, |_| RECORDS * 1024);
+    let mapped = make::with_ntfs_hole(&mapped, 0xB0, RECORDS / 8 / 4096, |_| RECORDS / 8);
+    let short = make::with_ntfs_hole(&image, 0x80, 1, |room| room);
+    for damaged in [long, mapped, short] {
+        let (code, sentence) = code(&damaged);
+        assert_eq!(code, Code::Structure, "{sentence}");
+        assert!(sentence.contains("the file table has a hole"), "{sentence}");
+    }
+    let map = make::with_ntfs_hole(&image, 0xB0, 1, |room| room - 4096);
+    let (code, sentence) = code(&map);
+    assert_eq!(code, Code::Structure, "{sentence}");
+    assert!(sentence.contains("the map of records in use has a hole"), "{sentence}");
+}
+
+#[test]
 fn windows_that_sleeps_in_hiberfil_is_refused() {
     for (name, head, refused) in [
         ("hiberfil.sys", &[0u8; 16][..], None),

@@ -161,6 +161,7 @@ fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, AttributeStream), Refusal> {
             stream.initialised
         );
     }
+    volume.check_solid("its bitmap", &stream)?;
     let mut clusters = Clusters::new(count);
     for piece in Span::whole(stream.initialised).pieces(1 << 20) {
         let mut bits = vec![0; piece.len() as usize];
@@ -292,6 +293,9 @@ fn records_in_use(volume: &Ntfs<'_>) -> Result<Clusters, Refusal> {
             Structure,
             "the map of records in use has an impossible size; check it with chkdsk"
         );
+    }
+    if let Value::Clusters(stream) = &value {
+        volume.check_solid("the map of records in use", stream)?;
     }
     let mut map = Clusters::new(value.size() * 8);
     match value {

@@ -87,6 +87,7 @@ impl<'a> Ntfs<'a> {
             }
         }
         volume.check_length("the file table", &volume.mft)?;
+        volume.check_solid("the file table", &volume.mft)?;
         if volume.mft.coded || !volume.mft.size.is_multiple_of(volume.boot.record as u64) {
             refuse!(Structure, "the size of the file table is impossible; check it with chkdsk");
         }
@@ -117,6 +118,7 @@ impl<'a> Ntfs<'a> {
         buf: &mut [u8],
     ) -> Result<(), Refusal> {
         buf.fill(0);
+        let mut nowhere = buf.len() as u64;
         let end = offset.saturating_add(buf.len() as u64).min(stream.initialised.min(stream.size));
         let mut start = 0u64;
         for run in &stream.runs {
@@ -130,13 +132,14 @@ impl<'a> Ntfs<'a> {
             {
                 let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
                 self.window.read(first * self.boot.cluster + (from - start), part)?;
+                nowhere -= to - from;
             }
             start = stop;
             if start >= end {
                 break;
             }
         }
-        Ok(())
+        self.window.count(nowhere)
     }
 
     /// The value of the attribute of a file, wherever its pieces are.
@@ -245,6 +248,23 @@ impl<'a> Ntfs<'a> {
             }
         }
         Ok(pieces)
+    }
+
+    /// A value that says what is in use has no holes, which would make it as long as it likes, and fits into
+    /// the volume.
+    pub(super) fn check_solid(&self, what: &str, stream: &AttributeStream) -> Result<(), Refusal> {
+        if stream.runs.iter().any(|run| run.first.is_none()) {
+            refuse!(Structure, "{what} has a hole; check it with chkdsk");
+        }
+        if stream.size > self.boot.size {
+            refuse!(
+                Structure,
+                "{what} has {} bytes, and the volume {}; check it with chkdsk",
+                stream.size,
+                self.boot.size
+            );
+        }
+        Ok(())
     }
 
     /// A value must not be longer than the clusters that it has.

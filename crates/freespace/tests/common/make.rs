@@ -1,5 +1,6 @@
 //! Fresh file systems with files in them, made by their own tools without mounting anything.
 
+use super::sparse::Sparse;
 use super::{exfat, must};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,52 @@ pub(crate) fn ntfs(dir: &Path, options: &[&str]) -> PathBuf {
         must(60, "ntfscp", &["-f", text(&image), text(&from), &format!("f{n}")]);
     }
     image
+}
+
+/// What [`ntfs`] makes, with a hole of so many clusters behind the value of an attribute of `$MFT`, which has as many
+/// bytes as `size` makes of its room. The copy of the file table says the same.
+pub(crate) fn with_ntfs_hole(
+    image: &Sparse,
+    attribute: u32,
+    hole: u64,
+    size: impl Fn(u64) -> u64,
+) -> Sparse {
+    let le = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+    let cluster = le(&image.bytes(11, 2)) * le(&image.bytes(13, 1));
+    let copies = [48, 56].map(|at| le(&image.bytes(at, 8)) * cluster);
+    let mut record = image.bytes(copies[0], 1024);
+    let mut at = le(&record[0x14..0x16]) as usize;
+    while le(&record[at..at + 4]) != u64::from(attribute) {
+        at += le(&record[at + 4..at + 8]) as usize;
+    }
+    let len = le(&record[at + 4..at + 8]) as usize;
+    let (mut end, mut clusters) = (at + le(&record[at + 0x20..at + 0x22]) as usize, 0);
+    while record[end] != 0 {
+        let sizes = [usize::from(record[end] & 15), usize::from(record[end] >> 4)];
+        clusters += le(&record[end + 1..end + 1 + sizes[0]]);
+        end += 1 + sizes[0] + sizes[1];
+    }
+    let mut run = vec![6];
+    run.extend(&hole.to_le_bytes()[..6]);
+    run.push(0);
+    let grow = (end + run.len()).saturating_sub(at + len).next_multiple_of(8);
+    let used = le(&record[0x18..0x1C]) as usize;
+    assert!(used + grow <= 510, "the record has no room");
+    record.copy_within(at + len..used, at + len + grow);
+    record[end..end + run.len()].copy_from_slice(&run);
+    let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0x18, &((used + grow) as u32).to_le_bytes());
+    put(at + 4, &((len + grow) as u32).to_le_bytes());
+    put(at + 0x18, &(clusters + hole - 1).to_le_bytes());
+    let room = (clusters + hole) * cluster;
+    for (place, value) in [(0x28, room), (0x30, size(room)), (0x38, size(room))] {
+        put(at + place, &value.to_le_bytes());
+    }
+    let mut damaged = image.clone();
+    for copy in copies {
+        damaged.patch(copy, &record);
+    }
+    damaged
 }
 
 pub(crate) fn xfs(dir: &Path, options: &[&str]) -> PathBuf {
