@@ -12,6 +12,7 @@ use std::path::Path;
 pub struct UnheldDisk {
     file: File,
     size: u64,
+    sector_size: u32,
 }
 
 impl UnheldDisk {
@@ -24,7 +25,9 @@ impl UnheldDisk {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
             let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-            Ok(Self { file, size })
+            // What has none is an image file.
+            let sector_size = rustix::fs::ioctl_blksszget(&file).unwrap_or(512);
+            Ok(Self { file, size, sector_size })
         };
         open().map_err(|e: io::Error| {
             Refusal::new(Code::ReadError, format!("cannot open {}: {e}", path.display()))
@@ -39,5 +42,9 @@ impl Source for UnheldDisk {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.sector_size
     }
 }

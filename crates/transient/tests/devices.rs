@@ -309,6 +309,47 @@ fn marks_on_the_whole_of_a_partitioned_device_refuse_its_partitions() {
 }
 
 #[test]
+fn a_table_that_contradicts_itself_or_the_kernel_refuses_the_partitions_of_a_device() {
+    let refused = [Some(Code::PartitionTable); 2];
+    // The kernel has read another table than the one that is there now.
+    let mut disk = partitioned();
+    disk[446 + 12..446 + 16].copy_from_slice(&((PART / 1024) as u32).to_le_bytes());
+    let device = Loop::new(&disk, &STARTS);
+    let Some(device) = device else { return };
+    assert_eq!(device.codes(), refused);
+    drop(device);
+    if !Path::new("/usr/sbin/sfdisk").exists() {
+        skip("there is no sfdisk");
+        return;
+    }
+    // A GPT over the same partitions.
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let mut bytes = partitioned();
+    bytes[446..512].fill(0);
+    std::fs::write(&image, bytes).unwrap();
+    let script = "label: gpt\nfirst-lba: 34\nstart=4096, size=32768\nstart=40960, size=32768\n";
+    let table = dir.path().join("table");
+    std::fs::write(&table, script).unwrap();
+    let command = format!("/usr/sbin/sfdisk -q {} < {}", image.display(), table.display());
+    must(20, "sh", &["-c", &command]);
+    let disk = std::fs::read(&image).unwrap();
+    let codes = |damage: &dyn Fn(&mut [u8])| {
+        let mut disk = disk.clone();
+        damage(&mut disk);
+        Loop::new(&disk, &STARTS).unwrap().codes()
+    };
+    assert_eq!(codes(&|_| {}), [None, None]);
+    let cut = |disk: &mut [u8]| disk[(40 << 20) - 512..].fill(0);
+    assert_eq!(codes(&cut), refused, "the second copy is lost");
+    let hybrid = |disk: &mut [u8]| {
+        let entry: Vec<u8> = partitioned()[446..462].to_vec();
+        disk[462..478].copy_from_slice(&entry);
+    };
+    assert_eq!(codes(&hybrid), refused, "another partition in the MBR");
+}
+
+#[test]
 fn a_suspended_system_on_a_device_that_was_not_named_refuses_the_one_that_was() {
     let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
     assert_eq!(device.codes(), [None, None]);

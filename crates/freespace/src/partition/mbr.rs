@@ -8,8 +8,8 @@ use block::Span;
 
 /// More logical partitions than this are refused, so that a chain that bites its tail ends.
 const MAX_LOGICAL: u32 = 256;
-/// Sectors of MBR disks: image files of disks with larger ones are not read.
-const SECTOR: u64 = 512;
+/// Bytes of a boot record, however large the disk's sectors are.
+const RECORD: usize = 512;
 
 /// One of the four entries of a boot record, in sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn primary(raw: &[u8], window: &Window<'_>) -> Option<Vec<MbrEntry>> 
     let list = entries(raw)?;
     let fits = |entry: &MbrEntry| entry.start > 0 && entry.count > 0;
     // Where no entry fits it is boot code. Where one does, those that do not are damage: see `read`.
-    let table = list.iter().any(fits) && window.size() > SECTOR;
+    let table = list.iter().any(fits) && window.size() > RECORD as u64;
     table.then_some(list)
 }
 
@@ -85,8 +85,9 @@ fn partition(window: &Window<'_>, entry: MbrEntry) -> Result<Partition, Refusal>
     if entry.start == 0 || entry.count == 0 {
         refuse!(PartitionTable, "partition {} is empty or begins before the disk", entry.number);
     }
-    // 2^32 sectors of 512 bytes: no overflow.
-    let (start, end) = (entry.start * SECTOR, (entry.start + entry.count) * SECTOR);
+    // 2^33 sectors of 4096 bytes: no overflow. Image files do not say what sectors their disk had: 512.
+    let sector = u64::from(window.sector_size());
+    let (start, end) = (entry.start * sector, (entry.start + entry.count) * sector);
     if end > window.size() {
         refuse!(PartitionTable, "partition {} reaches beyond the end of the disk", entry.number);
     }
@@ -103,13 +104,14 @@ fn logical(
     bounds: Span,
     list: &mut Vec<Partition>,
 ) -> Result<(), Refusal> {
+    let sector = u64::from(window.sector_size());
     let mut at = container.start;
     for number in 5..5 + MAX_LOGICAL {
-        let record = Span::between(at * SECTOR, (at + 1) * SECTOR);
+        let record = Span::between(at * sector, (at + 1) * sector);
         if list.iter().any(|partition| partition.span.intersect(record).is_some()) {
             refuse!(PartitionTable, "a partition lies on the boot record at sector {at}");
         }
-        let raw = window.bytes(at * SECTOR, SECTOR as usize)?;
+        let raw = window.bytes(at * sector, RECORD)?;
         let Some(found) = entries(&raw) else {
             refuse!(PartitionTable, "its chain of logical partitions breaks at sector {at}");
         };
@@ -131,7 +133,7 @@ fn logical(
         let Some(link) = links.first() else { return Ok(()) };
         let next = container.start + link.start;
         // Records that only go forward cannot go round.
-        if next <= at || next * SECTOR >= bounds.end() {
+        if next <= at || next * sector >= bounds.end() {
             refuse!(
                 PartitionTable,
                 "its chain of logical partitions leads back or out at sector {at}"

@@ -163,6 +163,34 @@ fn any_changed_byte_of_either_copy_of_a_gpt_is_refused() {
     );
 }
 
+/// A disk with sectors of 4096 bytes.
+struct Large(Vec<u8>);
+
+impl Source for Large {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn sector_size(&self) -> u32 {
+        4096
+    }
+}
+
+#[test]
+fn an_mbr_counts_in_the_sectors_of_its_disk() {
+    let mut disk = vec![0; 400 * 4096];
+    record(&mut disk, 0, &[entry(0x83, 16, 100), entry(0x05, 200, 100)]);
+    record(&mut disk, 200 * 8, &[entry(0x83, 8, 50)]);
+    let table = PartitionTable::read(&Large(disk)).unwrap();
+    let spans: Vec<Span> = table.partitions().iter().map(|partition| partition.span).collect();
+    let sectors = |start: u64, end: u64| Span::between(start * 4096, end * 4096);
+    assert_eq!(spans, [sectors(16, 116), sectors(208, 258)]);
+}
+
 #[test]
 fn the_boot_code_of_a_file_system_is_no_table() {
     let mut disk = vec![0x20; 64 << 10];

@@ -306,8 +306,22 @@ fn around(disk: &KernelDisk) -> Result<(), Refusal> {
     if spans.windows(2).any(|pair| pair[0].end() > pair[1].offset()) {
         refuse!(PartitionTable, "partitions of {path} overlap");
     }
-    // Tables that are not read here are the kernel's business.
-    match PartitionTable::read(&source).ok().and_then(|table| managed(&table)) {
+    let table = PartitionTable::read(&source)?;
+    // Tables of other kinds are the kernel's business.
+    if table != PartitionTable::None
+        && let Some(span) = spans
+            .iter()
+            .find(|span| table.partitions().iter().all(|partition| partition.span != **span))
+    {
+        refuse!(
+            PartitionTable,
+            "the kernel knows a partition of {} bytes at {} of {path}, and its table does not; have the \
+             kernel read it again (partprobe), or repair it",
+            span.len(),
+            span.offset()
+        );
+    }
+    match managed(&table) {
         Some(refusal) => Err(refusal),
         None => Ok(()),
     }
