@@ -115,7 +115,7 @@ impl KernelDisk {
             .filter_map(|layer| std::fs::read_to_string(layer.path().join("dm/uuid")).ok());
         uuids.map(|uuid| uuid.trim_end().to_owned()).any(|uuid| {
             uuid.starts_with("LVM-")
-                && ["-real", "-cow", "-tpool"].iter().any(|layer| uuid.ends_with(layer))
+                && ["-real", "-cow", "-tpool", "-vpool"].iter().any(|layer| uuid.ends_with(layer))
         })
     }
 
@@ -154,16 +154,40 @@ impl KernelDisk {
     }
 }
 
-/// Whether the firmware was told of a suspended system (systemd's `HibernateLocation`).
-pub(crate) fn firmware() -> Option<Sleeper> {
-    let variables = std::fs::read_dir("/sys/firmware/efi/efivars").ok()?;
-    let name = variables
-        .flatten()
-        .map(|entry| entry.file_name())
-        .find(|name| name.to_string_lossy().starts_with("HibernateLocation-"))?;
-    Some(Sleeper {
-        place: name.to_string_lossy().into_owned(),
-        sentence: "the firmware was told where a suspended system is stored".to_owned(),
+/// What the firmware says of suspended systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FirmwareState {
+    /// It was told of none, or is one that is never told.
+    Awake,
+    /// It was told where one is stored (systemd's `HibernateLocation`).
+    Asleep(Sleeper),
+    /// What it was told cannot be read.
+    Unseen,
+}
+
+/// What the firmware of this machine says.
+pub(crate) fn firmware() -> FirmwareState {
+    firmware_at(Path::new("/sys/firmware/efi"))
+}
+
+fn firmware_at(efi: &Path) -> FirmwareState {
+    if !efi.exists() {
+        return FirmwareState::Awake;
+    }
+    let variables = std::fs::read_dir(efi.join("efivars"));
+    let names: std::io::Result<Vec<_>> =
+        variables.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    // Every firmware has variables, so where there are none, nothing is mounted.
+    let Some(names) = names.ok().filter(|names| !names.is_empty()) else {
+        return FirmwareState::Unseen;
+    };
+    let told =
+        names.into_iter().find(|name| name.to_string_lossy().starts_with("HibernateLocation-"));
+    told.map_or(FirmwareState::Awake, |name| {
+        FirmwareState::Asleep(Sleeper {
+            place: name.to_string_lossy().into_owned(),
+            sentence: "the firmware was told where a suspended system is stored".to_owned(),
+        })
     })
 }
 
@@ -205,9 +229,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node =
             |name: &str| KernelDisk { path: PathBuf::from("/dev/x"), sysfs: dir.path().join(name) };
-        for (name, uuid) in
-            [("plain", "LVM-abc"), ("thin", "LVM-abc-tpool"), ("old", "LVM-abc-real")]
-        {
+        for (name, uuid) in [
+            ("plain", "LVM-abc"),
+            ("thin", "LVM-abc-tpool"),
+            ("old", "LVM-abc-real"),
+            ("vdo", "LVM-abc-vpool"),
+        ] {
             let below = dir.path().join(name).join("slaves/dm-1/dm");
             std::fs::create_dir_all(&below).unwrap();
             std::fs::write(below.join("uuid"), format!("{uuid}\n")).unwrap();
@@ -215,6 +242,7 @@ mod tests {
         assert_eq!(node("plain").judge(true), Ok(()));
         assert_eq!(node("thin").judge(true).unwrap_err().code, Code::Snapshots);
         assert_eq!(node("old").judge(true).unwrap_err().code, Code::Snapshots);
+        assert_eq!(node("vdo").judge(true).unwrap_err().code, Code::Snapshots);
         std::fs::create_dir_all(dir.path().join("sdz/queue")).unwrap();
         std::fs::create_dir_all(dir.path().join("sdz/sdz1")).unwrap();
         std::fs::write(dir.path().join("sdz/queue/zoned"), "host-managed\n").unwrap();
@@ -225,5 +253,20 @@ mod tests {
         assert!(!node("sdz").is_held_somewhere());
         std::fs::create_dir_all(dir.path().join("sdz/sdz1/holders/dm-0")).unwrap();
         assert!(node("sdz").is_held_somewhere());
+    }
+    #[test]
+    fn a_firmware_whose_variables_are_not_to_be_seen_is_not_one_that_was_told_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let efi = dir.path().join("efi");
+        assert_eq!(firmware_at(&efi), FirmwareState::Awake, "a BIOS");
+        std::fs::create_dir(&efi).unwrap();
+        assert_eq!(firmware_at(&efi), FirmwareState::Unseen);
+        let variables = efi.join("efivars");
+        std::fs::create_dir(&variables).unwrap();
+        assert_eq!(firmware_at(&efi), FirmwareState::Unseen, "not mounted");
+        std::fs::write(variables.join("BootOrder-8be4df61"), "").unwrap();
+        assert_eq!(firmware_at(&efi), FirmwareState::Awake);
+        std::fs::write(variables.join("HibernateLocation-8cf2644b"), "").unwrap();
+        assert!(matches!(firmware_at(&efi), FirmwareState::Asleep(_)));
     }
 }

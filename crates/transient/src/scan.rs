@@ -4,7 +4,7 @@ mod report;
 
 pub use report::{Accepted, DiskReport, PartitionReport};
 
-use crate::machine::{KernelDisk, Sleeper, firmware, sleeper};
+use crate::machine::{FirmwareState, KernelDisk, Sleeper, firmware, sleeper};
 use crate::{BorrowPolicy, Loan, Offer};
 use block::Span;
 use freespace::suspended::{Look, in_swap_files};
@@ -54,7 +54,14 @@ impl Scan {
                 let report = DiskReport::of_node(&node, &named, &options.reader);
                 if targets.is_empty() { &mut scan.disks } else { &mut others }.push(report);
             }
-            scan.sleepers.extend(firmware());
+            match firmware() {
+                FirmwareState::Awake => {}
+                FirmwareState::Asleep(sleeper) => scan.sleepers.push(sleeper),
+                FirmwareState::Unseen => hidden.push(Hidden {
+                    place: "the firmware".to_owned(),
+                    why: "does not show its variables (mount efivarfs on /sys/firmware/efi/efivars)",
+                }),
+            }
         }
         look_into_files(scan.disks.iter_mut().chain(&mut others));
         for disk in scan.disks.iter().chain(&others) {

@@ -67,11 +67,16 @@ pub(crate) fn device_path(device: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = format!("/sys/dev/block/{major}:{minor}");
     let name = std::fs::read_link(link).ok();
-    let name = name.as_deref().and_then(|path| path.file_name());
+    let name = name.as_deref().and_then(|path| path.file_name()?.to_str());
     match name {
-        Some(name) => Path::new("/dev").join(name),
+        Some(name) => node_path(name),
         None => PathBuf::from(format!("/dev/block/{major}:{minor}")),
     }
+}
+
+/// The path of the device that the kernel calls `name`, which has no slashes: `cciss!c0d0` is `/dev/cciss/c0d0`.
+fn node_path(name: &str) -> PathBuf {
+    Path::new("/dev").join(name.replace('!', "/"))
 }
 
 /// What one disk of the owner lends.
@@ -145,5 +150,16 @@ impl CheckView {
     pub(crate) fn blame(&mut self, why: &str) {
         self.good = false;
         self.why.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_whose_name_has_a_slash_is_found() {
+        assert_eq!(node_path("sda1"), Path::new("/dev/sda1"));
+        assert_eq!(node_path("cciss!c0d0p1"), Path::new("/dev/cciss/c0d0p1"));
     }
 }
