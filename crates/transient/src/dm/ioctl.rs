@@ -193,6 +193,65 @@ impl Message {
     }
 }
 
+/// What a kernel in tests does with messages.
+#[cfg(test)]
+impl Message {
+    /// The name of the device that it is about.
+    pub(super) fn name(&self) -> String {
+        string(&self.bytes[NAME])
+    }
+
+    /// The same table as the kernel replies with it: its links count from the start of the data.
+    fn replied(&self) -> Self {
+        let mut bytes = self.bytes.clone();
+        let mut at = HEADER;
+        while at < bytes.len() {
+            let length = le32(&bytes, at + 20) as usize;
+            let next = (at + length - HEADER) as u32;
+            bytes[at + 20..at + 24].copy_from_slice(&next.to_le_bytes());
+            at += length;
+        }
+        Self { bytes }
+    }
+
+    /// The table that it carries.
+    pub(super) fn sent(&self) -> Vec<MapTarget> {
+        self.replied().targets().unwrap()
+    }
+
+    /// Turns it into the reply about a device.
+    pub(super) fn tell(&mut self, uuid: &str, minor: u32, opened: u32) {
+        self.text(UUID, uuid).unwrap();
+        self.put(40, 253 << 8 | minor);
+        self.put(24, opened);
+    }
+
+    /// Turns it into the reply that has a table.
+    pub(super) fn tell_table(&mut self, table: &[MapTarget]) {
+        let replied = Self::with_table("", 0, table).unwrap().replied();
+        self.put(20, table.len() as u32);
+        self.bytes.truncate(HEADER);
+        self.bytes.extend_from_slice(&replied.bytes[HEADER..]);
+    }
+
+    /// Turns it into the reply that has names.
+    pub(super) fn tell_names(&mut self, names: &[String]) {
+        self.bytes.truncate(HEADER);
+        for (i, name) in names.iter().enumerate() {
+            let length = (12 + name.len() + 1).next_multiple_of(8);
+            let next = if i + 1 == names.len() { 0 } else { length as u32 };
+            let start = self.bytes.len();
+            self.bytes.resize(start + length, 0);
+            self.bytes[start] = 1;
+            self.bytes[start + 8..start + 12].copy_from_slice(&next.to_le_bytes());
+            self.bytes[start + 12..start + 12 + name.len()].copy_from_slice(name.as_bytes());
+        }
+        if names.is_empty() {
+            self.bytes.resize(HEADER + 16, 0);
+        }
+    }
+}
+
 impl Drop for Message {
     fn drop(&mut self) {
         zeroize::Zeroize::zeroize(&mut self.bytes);
@@ -251,19 +310,6 @@ mod tests {
         }
     }
 
-    /// What the kernel makes of a table that is sent: the links count from the start of the data.
-    fn reply(sent: &Message) -> Message {
-        let mut bytes = sent.bytes.clone();
-        let mut at = HEADER;
-        while at < bytes.len() {
-            let length = le32(&bytes, at + 20) as usize;
-            let next = (at + length - HEADER) as u32;
-            bytes[at + 20..at + 24].copy_from_slice(&next.to_le_bytes());
-            at += length;
-        }
-        Message { bytes }
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -276,7 +322,7 @@ mod tests {
                 .collect();
             let message = Message::with_table("name", SECURE_DATA, &table).unwrap();
             prop_assert_eq!(message.bytes.len() as u32, message.number(12));
-            prop_assert_eq!(reply(&message).targets().unwrap(), table);
+            prop_assert_eq!(message.sent(), table);
         }
 
         #[test]

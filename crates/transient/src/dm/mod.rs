@@ -6,22 +6,22 @@
 //! and the disk stays until it is taken down or the machine stops. The key is handed over by the
 //! kernel's keyring, never in a table that somebody could read.
 
+mod host;
 mod ioctl;
+#[cfg(test)]
+mod tests;
 
 pub use ioctl::MapTarget;
 
-use crate::sys::{self, KernelKey};
-use crate::{DiskKey, Lent, Plan};
+use crate::{DiskKey, Lent, Plan, Watch};
 use block::{Error, ErrorKind, Result, Span};
+use host::{MapperHost, ThisMachine, node_path};
 use ioctl::{MapCommand, Message, SECURE_DATA, STATUS_TABLE};
-use rustix::fs::{FileType, Mode};
 use std::ffi::CString;
-use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-const CONTROL: &str = "/dev/mapper/control";
-const NODES: &str = "/dev/mapper";
 /// What the identity of every device of ours starts with.
 const IDENTITY: &str = "SOJOURN-";
 /// What the name of the device below the encrypted one ends with.
@@ -36,7 +36,7 @@ const ROOM: usize = 64 << 10;
 /// The kernel's device-mapper.
 #[derive(Debug)]
 pub struct Mapper {
-    control: File,
+    host: Box<dyn MapperHost>,
 }
 
 /// A borrowed disk that the kernel holds.
@@ -118,20 +118,7 @@ impl Mapper {
     /// [`Unsupported`](ErrorKind::Unsupported) where the kernel has none,
     /// [`Denied`](ErrorKind::Denied) without the right to.
     pub fn open() -> Result<Self> {
-        let open = || File::options().read(true).write(true).open(CONTROL);
-        let control = match open() {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                make_control()?;
-                open()
-            }
-            other => other,
-        };
-        let control = control.map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => no_mapper(),
-            _ if e.raw_os_error() == Some(libc::ENODEV) => no_mapper(),
-            _ => Error::io(CONTROL, e),
-        })?;
-        Ok(Self { control })
+        Ok(Self { host: Box::new(ThisMachine::open()?) })
     }
 
     /// Makes the device `name` of `size` bytes of a plan. The plan's own hold of the disks is
@@ -143,9 +130,21 @@ impl Mapper {
     /// behind.
     pub fn create(&self, name: &str, plan: Plan, size: u64, key: &DiskKey) -> Result<Mapped> {
         let table = linear(&plan, size)?;
+        self.build(name, &table, size, key, || plan.release())
+    }
+
+    /// Makes the device `name` on `table`, whose disks are free once `release` was called.
+    fn build(
+        &self,
+        name: &str,
+        table: &[MapTarget],
+        size: u64,
+        key: &DiskKey,
+        release: impl FnOnce() -> Arc<Watch>,
+    ) -> Result<Mapped> {
         let below = format!("{name}{BELOW}");
         self.make(&below)?;
-        let made = self.fill(name, &below, &table, plan, size, key);
+        let made = self.fill(name, &below, table, size, key, release);
         if made.is_err() {
             let _ = self.call(MapCommand::Remove, Message::new(name, 0, 0)?);
             let _ = self.call(MapCommand::Remove, Message::new(&below, 0, 0)?);
@@ -158,13 +157,13 @@ impl Mapper {
         name: &str,
         below: &str,
         table: &[MapTarget],
-        plan: Plan,
         size: u64,
         key: &DiskKey,
+        release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
         // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
         // read again after that, and before anything can be written.
-        let watch = plan.release();
+        let watch = release();
         watch.expire();
         self.call(MapCommand::Load, Message::with_table(below, 0, table)?)?;
         watch.look()?;
@@ -174,7 +173,9 @@ impl Mapper {
         let description = format!("sojourn:{name}");
         let handed = CString::new(description.clone())
             .map_err(|_| Error::invalid("a name with a zero byte"))?;
-        let _handed = KernelKey::add(&handed, key.bytes()?)
+        let _handed = self
+            .host
+            .hand_key(&handed, key.bytes()?)
             .map_err(|e| Error::io("cannot hand the key to the kernel's keyring", e))?;
         let (major, minor) = (rustix::fs::major(lent.device()), rustix::fs::minor(lent.device()));
         let parameters = format!(
@@ -185,7 +186,7 @@ impl Mapper {
             MapTarget { start: 0, length: size / SECTOR, kind: "crypt".to_owned(), parameters };
         self.call(MapCommand::Load, Message::with_table(name, SECURE_DATA, &[crypt])?)?;
         let made = self.call(MapCommand::Suspend, Message::new(name, 0, 0)?)?;
-        node(name, made.device())?;
+        self.node(name, made.device())?;
         self.look(name)
     }
 
@@ -207,7 +208,7 @@ impl Mapper {
         for target in self.table(&format!("{name}{BELOW}"))? {
             lent.push(parse_linear(&target)?);
         }
-        let node = Path::new(NODES).join(name);
+        let node = node_path(name);
         let parts = self.parts(name)?;
         let users = status.open_count().saturating_sub(parts.len() as u32)
             + parts.iter().map(|part| part.users).sum::<u32>();
@@ -225,7 +226,7 @@ impl Mapper {
                 _ => continue,
             };
             let size = self.table(&part)?.iter().map(|target| target.length * SECTOR).sum();
-            let node = Path::new(NODES).join(&part);
+            let node = node_path(&part);
             let (device, users) = (status.device(), status.open_count());
             parts.push(Carved { purpose, node, device, size, users });
         }
@@ -262,7 +263,7 @@ impl Mapper {
             };
             self.call(MapCommand::Load, Message::with_table(&part, 0, &[target])?)?;
             let made = self.call(MapCommand::Suspend, Message::new(&part, 0, 0)?)?;
-            node(&part, made.device())?;
+            self.node(&part, made.device())?;
         }
         self.look(name)
     }
@@ -290,11 +291,33 @@ impl Mapper {
         for part in &mapped.parts {
             let (name, _) = part_names(name, part.purpose);
             self.call(MapCommand::Remove, Message::new(&name, 0, 0)?)?;
-            remove_node(&part.node)?;
+            self.remove_node(&name)?;
         }
         self.call(MapCommand::Remove, Message::new(name, 0, 0)?)?;
         self.call(MapCommand::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
-        remove_node(&mapped.node)
+        self.remove_node(name)
+    }
+
+    /// Makes the node of a mapped device where udev does not.
+    fn node(&self, name: &str, device: u64) -> Result<()> {
+        let failed = |e| Error::io(node_path(name).display(), e);
+        if self.host.node(name).map_err(failed)?.is_some() {
+            return Ok(());
+        }
+        match self.host.make_node(name, device) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the node of a mapped device where udev has not.
+    fn remove_node(&self, name: &str) -> Result<()> {
+        match self.host.remove_node(name) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(node_path(name).display(), e))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn make(&self, name: &str) -> Result<Message> {
@@ -319,7 +342,7 @@ impl Mapper {
     }
 
     fn call(&self, command: MapCommand, mut message: Message) -> Result<Message> {
-        match sys::ioctl(&self.control, command.request(), message.bytes()) {
+        match self.host.call(command, &mut message) {
             Ok(()) => Ok(message),
             Err(e) => Err(match e.raw_os_error() {
                 Some(libc::ENXIO) => Error::not_found("the kernel has no such mapped device"),
@@ -395,72 +418,4 @@ fn parse_linear(target: &MapTarget) -> Result<(u64, Span)> {
 fn part_names(name: &str, purpose: Purpose) -> (String, String) {
     let word = purpose.as_str();
     (format!("{name}-{word}"), format!("{PART}{name}:{word}"))
-}
-
-/// Removes the node of a mapped device where udev has not.
-fn remove_node(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
-        _ => Ok(()),
-    }
-}
-
-/// Makes the node of a mapped device where udev does not.
-fn node(name: &str, device: u64) -> Result<()> {
-    let path = Path::new(NODES).join(name);
-    if path.exists() {
-        return Ok(());
-    }
-    let mode = Mode::RUSR | Mode::WUSR;
-    match rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::BlockDevice, mode, device) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(e) => Err(Error::io(path.display(), e.into())),
-    }
-}
-
-/// Makes the node of the control device.
-fn make_control() -> Result<()> {
-    let misc = std::fs::read_to_string("/proc/misc").unwrap_or_default();
-    let minor = misc.lines().find_map(|line| {
-        let (minor, name) = line.trim().split_once(' ')?;
-        (name == "device-mapper").then(|| minor.parse::<u32>().ok())?
-    });
-    let minor = minor.ok_or_else(no_mapper)?;
-    std::fs::create_dir_all(NODES).map_err(|e| Error::io(NODES, e))?;
-    let (mode, device) = (Mode::RUSR | Mode::WUSR, rustix::fs::makedev(10, minor));
-    rustix::fs::mknodat(rustix::fs::CWD, CONTROL, FileType::CharacterDevice, mode, device)
-        .map_err(|e| Error::io(CONTROL, e.into()))
-}
-
-fn no_mapper() -> Error {
-    Error::unsupported(
-        "this kernel has no device-mapper; load it (modprobe dm-mod dm-crypt), or use --as nbd",
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_that_are_not_ours_are_not_taken_for_lent_ranges() {
-        let target = |kind: &str, length, parameters: &str| MapTarget {
-            start: 0,
-            length,
-            kind: kind.into(),
-            parameters: parameters.into(),
-        };
-        let (device, span) = parse_linear(&target("linear", 8, "254:16 2048")).unwrap();
-        assert_eq!(device, rustix::fs::makedev(254, 16));
-        assert_eq!(span, Span::between(2048 * 512, 2056 * 512));
-        for wrong in [
-            target("crypt", 8, "254:16 2048"),
-            target("linear", 8, "254:16"),
-            target("linear", 8, "/dev/sda 1"),
-            target("linear", u64::MAX, "254:16 2048"),
-            target("linear", 8, "254:16 99999999999999999999"),
-        ] {
-            assert_eq!(parse_linear(&wrong).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
-        }
-    }
 }

@@ -1,0 +1,173 @@
+use super::*;
+use crate::sys::KernelKey;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::io;
+
+#[test]
+fn tables_that_are_not_ours_are_not_taken_for_lent_ranges() {
+    let target = |kind: &str, length, parameters: &str| MapTarget {
+        start: 0,
+        length,
+        kind: kind.into(),
+        parameters: parameters.into(),
+    };
+    let (device, span) = parse_linear(&target("linear", 8, "254:16 2048")).unwrap();
+    assert_eq!(device, rustix::fs::makedev(254, 16));
+    assert_eq!(span, Span::between(2048 * 512, 2056 * 512));
+    for wrong in [
+        target("crypt", 8, "254:16 2048"),
+        target("linear", 8, "254:16"),
+        target("linear", 8, "/dev/sda 1"),
+        target("linear", u64::MAX, "254:16 2048"),
+        target("linear", 8, "254:16 99999999999999999999"),
+    ] {
+        assert_eq!(parse_linear(&wrong).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
+    }
+}
+
+/// A mapped device of the kernel that tests have.
+#[derive(Debug, Clone, Default)]
+struct TestDevice {
+    uuid: String,
+    minor: u32,
+    loaded: Option<Vec<MapTarget>>,
+    table: Vec<MapTarget>,
+    /// How often programs have it open.
+    opened: u32,
+}
+
+#[derive(Debug, Default)]
+struct TestMachine {
+    devices: BTreeMap<String, TestDevice>,
+    nodes: BTreeMap<String, u64>,
+    minors: u32,
+}
+
+impl TestMachine {
+    /// How often a device is open: by programs, and by devices on it.
+    fn open_count(&self, device: &TestDevice) -> u32 {
+        let number = format!("253:{}", device.minor);
+        let stands = |target: &MapTarget| target.parameters.split(' ').any(|word| word == number);
+        let above = self.devices.values().filter(|other| other.table.iter().any(stands)).count();
+        device.opened + above as u32
+    }
+
+    fn add(&mut self, name: &str, uuid: &str) -> io::Result<()> {
+        if self.devices.iter().any(|(known, device)| known == name || device.uuid == uuid) {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        self.minors += 1;
+        let device = TestDevice { uuid: uuid.into(), minor: self.minors, ..TestDevice::default() };
+        self.devices.insert(name.into(), device);
+        Ok(())
+    }
+}
+
+/// A machine whose kernel has a device-mapper that maps nothing, but knows who stands on whom.
+#[derive(Debug, Clone, Default)]
+struct TestHost(Arc<Mutex<TestMachine>>);
+
+impl MapperHost for TestHost {
+    fn call(&self, command: MapCommand, message: &mut Message) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        let name = message.name();
+        match command {
+            MapCommand::List => {
+                message.tell_names(&machine.devices.keys().cloned().collect::<Vec<_>>());
+                return Ok(());
+            }
+            MapCommand::Create => machine.add(&name, &message.uuid())?,
+            _ => {}
+        }
+        let missing = || io::Error::from_raw_os_error(libc::ENXIO);
+        let found = machine.devices.get(&name).cloned().ok_or_else(missing)?;
+        let opened = machine.open_count(&found);
+        message.tell(&found.uuid, found.minor, opened);
+        let device = machine.devices.get_mut(&name).ok_or_else(missing)?;
+        match command {
+            MapCommand::Remove if opened > 0 => {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+            MapCommand::Remove => {
+                machine.devices.remove(&name);
+            }
+            MapCommand::Load => device.loaded = Some(message.sent()),
+            MapCommand::Suspend => {
+                if let Some(table) = device.loaded.take() {
+                    device.table = table;
+                }
+            }
+            MapCommand::Table => message.tell_table(&found.table),
+            MapCommand::List | MapCommand::Create | MapCommand::Status => {}
+        }
+        Ok(())
+    }
+
+    fn hand_key(&self, _: &CStr, _: &[u8]) -> io::Result<Option<KernelKey>> {
+        Ok(None)
+    }
+
+    fn node(&self, name: &str) -> io::Result<Option<u64>> {
+        Ok(self.0.lock().nodes.get(name).copied())
+    }
+
+    fn make_node(&self, name: &str, device: u64) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        if machine.nodes.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        machine.nodes.insert(name.into(), device);
+        Ok(())
+    }
+
+    fn remove_node(&self, name: &str) -> io::Result<()> {
+        let removed = self.0.lock().nodes.remove(name);
+        removed.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+const SIZE: u64 = 64 << 10;
+
+impl TestHost {
+    fn mapper(&self) -> Mapper {
+        Mapper { host: Box::new(self.clone()) }
+    }
+
+    /// Makes a borrowed disk of 64 KiB of a disk 8:1.
+    fn build(&self, name: &str) -> Result<Mapped> {
+        let key = DiskKey::generate(|bytes| {
+            bytes[0] = 1;
+            Ok(())
+        })?;
+        let target = MapTarget {
+            start: 0,
+            length: SIZE / SECTOR,
+            kind: "linear".into(),
+            parameters: "8:1 2048".into(),
+        };
+        let release = || Watch::new(&[]).unwrap();
+        self.mapper().build(name, &[target], SIZE, &key, release)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.lock().devices.keys().cloned().collect()
+    }
+}
+
+#[test]
+fn a_borrowed_disk_is_made_carved_seen_and_removed() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    let made = host.build("x").unwrap();
+    assert_eq!((made.size, made.users), (SIZE, 0));
+    assert_eq!(made.lent, [(rustix::fs::makedev(8, 1), Span::between(1 << 20, (1 << 20) + SIZE))]);
+    let carved = mapper.carve("x", 4096).unwrap();
+    assert_eq!(carved.parts.iter().map(|part| part.size).collect::<Vec<_>>(), [4096, SIZE - 4096]);
+    assert_eq!(mapper.list().unwrap(), [carved]);
+    assert_eq!(host.names(), ["x", "x-files", "x-lent", "x-swap"]);
+    mapper.remove("x").unwrap();
+    assert!(host.names().is_empty() && host.0.lock().nodes.is_empty());
+    assert_eq!(mapper.look("x").unwrap_err().kind(), ErrorKind::NotFound);
+}
