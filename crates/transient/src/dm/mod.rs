@@ -143,24 +143,30 @@ impl Mapper {
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
         let below = format!("{name}{BELOW}");
-        self.make(&below)?;
-        let made = self.fill(name, &below, table, size, key, release);
-        if made.is_err() {
-            let _ = self.call(MapCommand::Remove, Message::new(name, 0, 0)?);
-            let _ = self.call(MapCommand::Remove, Message::new(&below, 0, 0)?);
+        let mut made = Vec::new();
+        let built = self.fill(&mut made, name, &below, table, size, key, release);
+        if built.is_err() {
+            // Only what was made here: a device of the same name may be somebody else's.
+            for name in made.iter().rev() {
+                let _ = self.call(MapCommand::Remove, Message::new(name, 0, 0)?);
+            }
         }
-        made
+        built
     }
 
-    fn fill(
+    /// Notes in `made` which devices it has made.
+    fn fill<'a>(
         &self,
-        name: &str,
-        below: &str,
+        made: &mut Vec<&'a str>,
+        name: &'a str,
+        below: &'a str,
         table: &[MapTarget],
         size: u64,
         key: &DiskKey,
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
+        self.make(below)?;
+        made.push(below);
         // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
         // read again after that, and before anything can be written.
         let watch = release();
@@ -170,6 +176,7 @@ impl Mapper {
         let lent = self.call(MapCommand::Suspend, Message::new(below, 0, 0)?)?;
 
         self.make(name)?;
+        made.push(name);
         let description = format!("sojourn:{name}");
         let handed = CString::new(description.clone())
             .map_err(|_| Error::invalid("a name with a zero byte"))?;
@@ -185,8 +192,8 @@ impl Mapper {
         let crypt =
             MapTarget { start: 0, length: size / SECTOR, kind: "crypt".to_owned(), parameters };
         self.call(MapCommand::Load, Message::with_table(name, SECURE_DATA, &[crypt])?)?;
-        let made = self.call(MapCommand::Suspend, Message::new(name, 0, 0)?)?;
-        self.node(name, made.device())?;
+        let ready = self.call(MapCommand::Suspend, Message::new(name, 0, 0)?)?;
+        self.node(name, ready.device())?;
         self.look(name)
     }
 

@@ -171,3 +171,19 @@ fn a_borrowed_disk_is_made_carved_seen_and_removed() {
     assert!(host.names().is_empty() && host.0.lock().nodes.is_empty());
     assert_eq!(mapper.look("x").unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+#[test]
+fn a_failed_up_removes_nothing_that_it_did_not_make() {
+    let host = TestHost::default();
+    for (foreign, uuid) in [("x", "LVM-x"), ("y-lent", "CRYPT-LUKS2-y")] {
+        host.0.lock().add(foreign, uuid).unwrap();
+    }
+    for name in ["x", "y"] {
+        assert_eq!(host.build(name).unwrap_err().kind(), ErrorKind::Conflict, "{name}");
+        assert_eq!(host.names(), ["x", "y-lent"], "{name}");
+    }
+    // Nor another borrowed disk.
+    let made = host.build("z").unwrap();
+    assert_eq!(host.build("z").unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(host.mapper().list().unwrap(), [made]);
+}
