@@ -130,6 +130,7 @@ pub async fn up(
 
 async fn prepare(mapped: &Mapped, setup: &KernelUse, state: Option<&dyn Device>) -> Result<()> {
     let (files, _) = mapped.files();
+    settle_nodes(mapped).await?;
     if let Some(state) = state {
         let place = open(files).await?;
         block::copy(state, &*place, CopyOptions::default(), &|_| {}).await?;
@@ -218,6 +219,7 @@ fn number(path: &Path) -> Option<u64> {
 /// # Errors
 /// Any error from either; the borrowed disk still has all of it.
 pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
+    settle_nodes(mapped).await?;
     let place = open(mapped.files().0).await?;
     let mut written = 0;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -251,6 +253,12 @@ fn differences(piece: Span, ours: &[u8], theirs: &[u8]) -> Vec<Span> {
         }
     }
     runs
+}
+
+/// Has no node of the disk lead to another one when it is opened next.
+async fn settle_nodes(mapped: &Mapped) -> Result<()> {
+    let mapped = mapped.clone();
+    block::offload(move || Mapper::open()?.settle_nodes(&mapped)).await
 }
 
 async fn open(node: &Path) -> Result<Arc<dyn Device>> {

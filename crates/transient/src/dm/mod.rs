@@ -30,6 +30,8 @@ const BELOW: &str = "-lent";
 const PART: &str = "SOJOURN-PART:";
 /// Bytes of a sector in tables.
 const SECTOR: u64 = 512;
+/// How often a node is made while something else makes it lead elsewhere.
+const NODE_ATTEMPTS: u32 = 4;
 /// Room for a first try of a reply.
 const ROOM: usize = 64 << 10;
 
@@ -305,16 +307,36 @@ impl Mapper {
         self.remove_node(name)
     }
 
-    /// Makes the node of a mapped device where udev does not.
+    /// Has the node of a mapped device lead to it: makes it where udev does not, and makes it anew where an
+    /// earlier device has left one, whose number may be another disk's by now.
     fn node(&self, name: &str, device: u64) -> Result<()> {
         let failed = |e| Error::io(node_path(name).display(), e);
-        if self.host.node(name).map_err(failed)?.is_some() {
-            return Ok(());
+        // udev may do the same meanwhile.
+        for _ in 0..NODE_ATTEMPTS {
+            if self.host.node(name).map_err(failed)? == Some(device) {
+                return Ok(());
+            }
+            self.remove_node(name)?;
+            match self.host.make_node(name, device) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(e)),
+                _ => {}
+            }
         }
-        match self.host.make_node(name, device) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(e)),
-            _ => Ok(()),
+        Err(Error::conflict(format!(
+            "{} leads to another device; remove it, then try again",
+            node_path(name).display()
+        )))
+    }
+
+    /// Has the nodes of a borrowed disk and of its parts lead to them; to be called right before any is opened.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when something else makes one lead elsewhere.
+    pub fn settle_nodes(&self, mapped: &Mapped) -> Result<()> {
+        for part in &mapped.parts {
+            self.node(&part_names(&mapped.name, part.purpose).0, part.device)?;
         }
+        self.node(&mapped.name, mapped.device)
     }
 
     /// Removes the node of a mapped device where udev has not.

@@ -187,3 +187,31 @@ fn a_failed_up_removes_nothing_that_it_did_not_make() {
     assert_eq!(host.build("z").unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(host.mapper().list().unwrap(), [made]);
 }
+
+#[test]
+fn a_node_that_leads_to_another_device_is_replaced() {
+    let host = TestHost::default();
+    let stale = rustix::fs::makedev(253, 77);
+    for name in ["x", "x-swap", "x-files"] {
+        host.0.lock().nodes.insert(name.into(), stale);
+    }
+    host.build("x").unwrap();
+    let made = host.mapper().carve("x", 4096).unwrap();
+    let nodes = host.0.lock().nodes.clone();
+    assert_eq!(nodes["x"], made.device);
+    let parts: Vec<u64> = made.parts.iter().map(|part| part.device).collect();
+    assert_eq!(parts, [nodes["x-swap"], nodes["x-files"]]);
+}
+
+#[test]
+fn nodes_are_settled_before_they_are_used() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    host.build("x").unwrap();
+    let made = mapper.carve("x", 4096).unwrap();
+    let right = host.0.lock().nodes.clone();
+    host.0.lock().nodes.insert("x-files".into(), rustix::fs::makedev(8, 1));
+    host.0.lock().nodes.remove("x");
+    mapper.settle_nodes(&made).unwrap();
+    assert_eq!(host.0.lock().nodes, right);
+}
