@@ -10,6 +10,7 @@ mod host;
 mod ioctl;
 #[cfg(test)]
 mod tests;
+mod uuid;
 
 pub use ioctl::MapTarget;
 
@@ -17,17 +18,13 @@ use crate::{DiskKey, Lent, Plan, Watch};
 use block::{Error, ErrorKind, Result, Span};
 use host::{MapperHost, ThisMachine, node_path};
 use ioctl::{MapCommand, Message, SECURE_DATA, STATUS_TABLE};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use uuid::MappedIdentity;
 
-/// What the identity of every device of ours starts with.
-const IDENTITY: &str = "SOJOURN-";
-/// What the name of the device below the encrypted one ends with.
-const BELOW: &str = "-lent";
-/// What the identity of a part of one starts with.
-const PART: &str = "SOJOURN-PART:";
 /// Bytes of a sector in tables.
 const SECTOR: u64 = 512;
 /// How often a node is made while something else makes it lead elsewhere.
@@ -58,6 +55,9 @@ pub struct Mapped {
     pub device: u64,
     /// What it was [carved](Mapper::carve) into.
     pub parts: Vec<Carved>,
+    /// Only the device below the encrypted one is left of it: an `up` or a `down` was killed. It has no key and no
+    /// content, and still holds the owner's disks.
+    pub remnant: bool,
 }
 
 impl Mapped {
@@ -102,7 +102,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 2] = [Self::Swap, Self::Files];
+    pub(crate) const ALL: [Self; 2] = [Self::Swap, Self::Files];
 
     /// The word that names it.
     pub const fn as_str(self) -> &'static str {
@@ -144,41 +144,41 @@ impl Mapper {
         key: &DiskKey,
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
-        let below = format!("{name}{BELOW}");
         let mut made = Vec::new();
-        let built = self.fill(&mut made, name, &below, table, size, key, release);
+        let built = self.fill(&mut made, name, table, size, key, release);
         if built.is_err() {
             // Only what was made here: a device of the same name may be somebody else's.
-            for name in made.iter().rev() {
-                let _ = self.call(MapCommand::Remove, Message::new(name, 0, 0)?);
+            for device in made.iter().rev() {
+                let _ = self.call(MapCommand::Remove, Message::new(device, 0, 0)?);
             }
         }
         built
     }
 
     /// Notes in `made` which devices it has made.
-    fn fill<'a>(
+    fn fill(
         &self,
-        made: &mut Vec<&'a str>,
-        name: &'a str,
-        below: &'a str,
+        made: &mut Vec<String>,
+        name: &str,
         table: &[MapTarget],
         size: u64,
         key: &DiskKey,
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
+        let below = MappedIdentity::Below { name };
         self.make(below)?;
-        made.push(below);
+        let below = below.device_name();
+        made.push(below.clone());
         // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
         // read again after that, and before anything can be written.
         let watch = release();
         watch.expire();
-        self.call(MapCommand::Load, Message::with_table(below, 0, table)?)?;
+        self.call(MapCommand::Load, Message::with_table(&below, 0, table)?)?;
         watch.look()?;
-        let lent = self.call(MapCommand::Suspend, Message::new(below, 0, 0)?)?;
+        let lent = self.call(MapCommand::Suspend, Message::new(&below, 0, 0)?)?;
 
-        self.make(name)?;
-        made.push(name);
+        self.make(MappedIdentity::Whole { name, state: None })?;
+        made.push(name.to_owned());
         let description = format!("sojourn:{name}");
         let handed = CString::new(description.clone())
             .map_err(|_| Error::invalid("a name with a zero byte"))?;
@@ -199,41 +199,50 @@ impl Mapper {
         self.look(name)
     }
 
-    /// The borrowed disk `name`.
+    /// The borrowed disk `name`, or what is left of it.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none of ours.
     pub fn look(&self, name: &str) -> Result<Mapped> {
-        let missing = || Error::not_found(format!("no borrowed disk {name} in the kernel"));
-        let status = match self.call(MapCommand::Status, Message::new(name, 0, 0)?) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Err(missing()),
-            other => other?,
-        };
-        if status.uuid() != format!("{IDENTITY}{name}") {
-            return Err(missing());
-        }
-        let size = self.table(name)?.iter().map(|target| target.length * SECTOR).sum();
+        let below = MappedIdentity::Below { name };
         let mut lent = Vec::new();
-        for target in self.table(&format!("{name}{BELOW}"))? {
-            lent.push(parse_linear(&target)?);
+        let left = self.status(&below.device_name())?;
+        let left = left.filter(|status| MappedIdentity::parse(&status.uuid()) == Some(below));
+        if left.is_some() {
+            for target in self.table(&below.device_name())? {
+                lent.push(parse_linear(&target)?);
+            }
         }
-        let node = node_path(name);
-        let parts = self.parts(name)?;
+        let whole = self.status(name)?.filter(|status| {
+            let uuid = status.uuid();
+            matches!(MappedIdentity::parse(&uuid), Some(MappedIdentity::Whole { name: own, .. }) if own == name)
+        });
+        let (status, remnant) = match (whole, left) {
+            (Some(whole), _) => (whole, false),
+            (None, Some(left)) => (left, true),
+            (None, None) => {
+                return Err(Error::not_found(format!("no borrowed disk {name} in the kernel")));
+            }
+        };
+        let device = if remnant { below.device_name() } else { name.to_owned() };
+        let size = self.table(&device)?.iter().map(|target| target.length * SECTOR).sum();
+        let node = node_path(&device);
+        let parts = if remnant { Vec::new() } else { self.parts(name)? };
         let users = status.open_count().saturating_sub(parts.len() as u32)
             + parts.iter().map(|part| part.users).sum::<u32>();
         let (name, device) = (name.to_owned(), status.device());
-        Ok(Mapped { name, node, size, users, lent, device, parts })
+        Ok(Mapped { name, node, size, users, lent, device, parts, remnant })
     }
 
     fn parts(&self, name: &str) -> Result<Vec<Carved>> {
         let mut parts = Vec::new();
         for purpose in Purpose::ALL {
-            let (part, identity) = part_names(name, purpose);
-            let status = match self.call(MapCommand::Status, Message::new(&part, 0, 0)?) {
-                Ok(status) if status.uuid() == identity => status,
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-                _ => continue,
-            };
+            let identity = MappedIdentity::Part { name, purpose };
+            let part = identity.device_name();
+            let Some(status) = self.status(&part)? else { continue };
+            if status.uuid() != identity.uuid() {
+                continue;
+            }
             let size = self.table(&part)?.iter().map(|target| target.length * SECTOR).sum();
             let node = node_path(&part);
             let (device, users) = (status.device(), status.open_count());
@@ -261,9 +270,9 @@ impl Mapper {
         let pieces =
             [(Purpose::Swap, Span::whole(swap)), (Purpose::Files, Span::between(swap, whole.size))];
         for (purpose, span) in pieces {
-            let (part, identity) = part_names(name, purpose);
-            let message = Message::new(&part, 0, 0)?.identity(&identity)?;
-            self.call(MapCommand::Create, message)?;
+            let part = MappedIdentity::Part { name, purpose };
+            self.make(part)?;
+            let part = part.device_name();
             let target = MapTarget {
                 start: 0,
                 length: span.len() / SECTOR,
@@ -277,34 +286,46 @@ impl Mapper {
         self.look(name)
     }
 
-    /// All borrowed disks that the kernel holds.
+    /// All borrowed disks that the kernel holds, and what is left of others, by name.
     ///
     /// # Errors
     /// Any error from the kernel.
     pub fn list(&self) -> Result<Vec<Mapped>> {
-        let names = self.ask(MapCommand::List, "", 0)?.names()?;
-        let ours = names.iter().filter(|name| !name.ends_with(BELOW));
-        let found = ours.filter_map(|name| match self.look(name) {
+        let mut ours = BTreeSet::new();
+        for device in self.ask(MapCommand::List, "", 0)?.names()? {
+            let Some(status) = self.status(&device)? else { continue };
+            match MappedIdentity::parse(&status.uuid()) {
+                Some(MappedIdentity::Whole { name, .. } | MappedIdentity::Below { name }) => {
+                    ours.insert(name.to_owned());
+                }
+                Some(MappedIdentity::Part { .. }) | None => {}
+            }
+        }
+        let found = ours.iter().filter_map(|name| match self.look(name) {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             other => Some(other),
         });
         found.collect()
     }
 
-    /// Takes the borrowed disk `name` down: its key is gone, and the owner's disks are free.
+    /// Takes the borrowed disk `name`, or what is left of it, down: its key is gone, and the owner's disks are
+    /// free. One that failed goes on where it was.
     ///
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) while it is in use.
     pub fn remove(&self, name: &str) -> Result<()> {
         let mapped = self.look(name)?;
         for part in &mapped.parts {
-            let (name, _) = part_names(name, part.purpose);
-            self.call(MapCommand::Remove, Message::new(&name, 0, 0)?)?;
-            self.remove_node(&name)?;
+            let part = MappedIdentity::Part { name, purpose: part.purpose }.device_name();
+            self.call(MapCommand::Remove, Message::new(&part, 0, 0)?)?;
+            self.remove_node(&part)?;
         }
-        self.call(MapCommand::Remove, Message::new(name, 0, 0)?)?;
-        self.call(MapCommand::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
-        self.remove_node(name)
+        if !mapped.remnant {
+            self.call(MapCommand::Remove, Message::new(name, 0, 0)?)?;
+            self.remove_node(name)?;
+        }
+        let below = MappedIdentity::Below { name }.device_name();
+        self.call(MapCommand::Remove, Message::new(&below, 0, 0)?).map(drop)
     }
 
     /// Has the node of a mapped device lead to it: makes it where udev does not, and makes it anew where an
@@ -333,10 +354,12 @@ impl Mapper {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when something else makes one lead elsewhere.
     pub fn settle_nodes(&self, mapped: &Mapped) -> Result<()> {
+        let name = mapped.name.as_str();
         for part in &mapped.parts {
-            self.node(&part_names(&mapped.name, part.purpose).0, part.device)?;
+            let own = MappedIdentity::Part { name, purpose: part.purpose }.device_name();
+            self.node(&own, part.device)?;
         }
-        self.node(&mapped.name, mapped.device)
+        if mapped.remnant { Ok(()) } else { self.node(name, mapped.device) }
     }
 
     /// Removes the node of a mapped device where udev has not.
@@ -349,9 +372,17 @@ impl Mapper {
         }
     }
 
-    fn make(&self, name: &str) -> Result<Message> {
-        let message = Message::new(name, 0, 0)?.identity(&format!("{IDENTITY}{name}"))?;
-        self.call(MapCommand::Create, message)
+    fn make(&self, identity: MappedIdentity<'_>) -> Result<()> {
+        let message = Message::new(&identity.device_name(), 0, 0)?.identity(&identity.uuid())?;
+        self.call(MapCommand::Create, message).map(drop)
+    }
+
+    /// What the kernel says of a mapped device, if there is one of that name.
+    fn status(&self, device: &str) -> Result<Option<Message>> {
+        match self.call(MapCommand::Status, Message::new(device, 0, 0)?) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     fn table(&self, name: &str) -> Result<Vec<MapTarget>> {
@@ -441,10 +472,4 @@ fn parse_linear(target: &MapTarget) -> Result<(u64, Span)> {
         (target.kind == "linear").then(|| (device, Span::between(start, end)))
     })();
     parsed.ok_or_else(|| Error::corrupt(format!("{target:?} is not of a borrowed disk")))
-}
-
-/// The name of a part of the borrowed disk `name`, and its identity.
-fn part_names(name: &str, purpose: Purpose) -> (String, String) {
-    let word = purpose.as_str();
-    (format!("{name}-{word}"), format!("{PART}{name}:{word}"))
 }

@@ -215,3 +215,52 @@ fn nodes_are_settled_before_they_are_used() {
     mapper.settle_nodes(&made).unwrap();
     assert_eq!(host.0.lock().nodes, right);
 }
+
+#[test]
+fn what_a_killed_up_or_down_left_below_is_seen_and_removed() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    host.build("x").unwrap();
+    mapper.call(MapCommand::Remove, Message::new("x", 0, 0).unwrap()).unwrap();
+    let left = mapper.look("x").unwrap();
+    assert_eq!(left.lent, [(rustix::fs::makedev(8, 1), Span::between(1 << 20, (1 << 20) + SIZE))]);
+    assert!(left.remnant, "{left:?}");
+    mapper.settle_nodes(&left).unwrap();
+    assert_eq!(mapper.list().unwrap(), [left]);
+    mapper.remove("x").unwrap();
+    assert!(host.names().is_empty());
+    // So is one whose table was never used.
+    mapper.make(MappedIdentity::Below { name: "x" }).unwrap();
+    assert_eq!(mapper.list().unwrap().len(), 1);
+    mapper.remove("x").unwrap();
+    // A device of another's that is only called so is not looked at.
+    host.0.lock().add("y-lent", "LVM-y").unwrap();
+    assert_eq!(mapper.look("y").unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(mapper.remove("y").is_err() && mapper.list().unwrap().is_empty());
+    assert_eq!(host.names(), ["y-lent"]);
+}
+
+#[test]
+fn a_removal_that_was_refused_goes_on_where_it_was() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    host.build("x").unwrap();
+    mapper.carve("x", 4096).unwrap();
+    for held in ["x-swap", "x-files", "x", "x-lent"] {
+        host.0.lock().devices.get_mut(held).unwrap().opened = 1;
+        assert_eq!(mapper.remove("x").unwrap_err().kind(), ErrorKind::Conflict, "{held}");
+        assert!(host.names().contains(&held.to_owned()), "{held}");
+        host.0.lock().devices.get_mut(held).unwrap().opened = 0;
+    }
+    mapper.remove("x").unwrap();
+    assert!(host.names().is_empty());
+}
+
+#[test]
+fn names_that_end_like_a_part_or_the_device_below_are_disks_of_their_own() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    let (one, other) = (host.build("x").unwrap(), host.build("y-lent").unwrap());
+    assert_eq!(mapper.list().unwrap(), [one, other]);
+    assert_eq!(mapper.look("x-lent").unwrap_err().kind(), ErrorKind::NotFound);
+}

@@ -71,7 +71,8 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
 
 /// Writes the state back to where it came from, if there is one.
 async fn write_back(args: &Args, home: &Home, mapped: &Mapped) -> Result<u64> {
-    if args.drop_changes {
+    // A remnant has no content any more.
+    if args.drop_changes || mapped.remnant {
         return Ok(0);
     }
     let Some(record) = StateRecord::load(home, &args.name)? else { return Ok(0) };
