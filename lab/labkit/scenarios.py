@@ -155,6 +155,11 @@ def kernel_state(guest, borrow):
     for target in ("/dev/mapper/borrowed-files", "/run/expected"):
         guest.execute(f"for at in 3 700 701; do echo changed | dd of={target} bs=4096 seek=$at conv=notrunc; done; sync")
     guest.execute("! cmp /run/state /run/expected")
+    # Neither another disk of that name nor another home has these changes forgotten.
+    for refused in (f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm", f"{borrow.replace('/run/home', '/run/else')} down"):
+        code = guest.execute(refused, check=False)["rc"]
+        if code != 4:
+            raise LabError(f"{refused!r} ended with {code}")
     down = guest.execute(f"{borrow} --json down | grep -o 'written_back[^,]*'")["note"]
     guest.execute("cmp /run/state /run/expected")
     return down

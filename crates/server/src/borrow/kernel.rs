@@ -2,10 +2,10 @@
 //! the state of a disk; and all of that undone.
 
 use super::place::key;
+use super::state_record::{StateRecord, StateStage};
 use block::{CopyOptions, Device, Durability, Error, Result, Span};
 use engine::home::Home;
 use formats::{Format, OpenOptions};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -38,78 +38,64 @@ pub struct KernelUse {
     pub mount: Option<PathBuf>,
 }
 
-/// What `borrow down` must know of the state of a disk that the kernel holds: `borrow/NAME.state` in
-/// the home.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StateRecord {
-    /// Where it came from, and goes back to.
-    pub source: String,
-    /// Its size in bytes.
-    pub size: u64,
+/// The state that a borrowed disk starts with.
+pub struct NewState<'a> {
+    /// What it is copied from.
+    pub device: &'a dyn Device,
+    /// Where it goes back to at the end; `None` when it does not.
+    pub record: Option<StateRecord>,
 }
 
-impl StateRecord {
-    fn path(home: &Home, name: &str) -> PathBuf {
-        super::control::directory(home).join(format!("{name}.state"))
-    }
-
-    /// That of the borrowed disk `name`, if it has one.
-    ///
-    /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when it cannot be read.
-    pub fn load(home: &Home, name: &str) -> Result<Option<Self>> {
-        let path = Self::path(home, name);
-        let bytes = match std::fs::read(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|e| Error::io(path.display(), e))?,
-        };
-        serde_json::from_slice(&bytes).map(Some).map_err(|e| {
-            Error::corrupt(format!(
-                "{} does not say where the state goes back to ({e}); copy it by hand, then give \
-                 --drop-changes",
-                path.display()
-            ))
-        })
-    }
-
-    /// # Errors
-    /// Any error from the home.
-    pub fn save(&self, home: &Home, name: &str) -> Result<()> {
-        let path = Self::path(home, name);
-        let bytes = serde_json::to_vec(self)
-            .map_err(|e| Error::internal("cannot write a record as JSON").with_source(e))?;
-        std::fs::write(&path, bytes).map_err(|e| Error::io(path.display(), e))
-    }
-
-    /// Removes what there is of one.
-    ///
-    /// # Errors
-    /// Any error from the home.
-    pub fn remove(home: &Home, name: &str) -> Result<()> {
-        let path = Self::path(home, name);
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
-            _ => Ok(()),
-        }
-    }
+/// Refuses the name of a borrowed disk that is up, or what is left of one.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when the name is taken; any error from the kernel.
+pub async fn must_be_free(name: &str) -> Result<()> {
+    let name = name.to_owned();
+    block::offload(move || Mapper::open()?.must_be_free(&name)).await
 }
 
 /// Gives a disk of `size` bytes to the kernel and makes it ready. Nothing is left of it when that
 /// fails.
 ///
 /// # Errors
-/// Any error from the kernel and from the tools.
+/// [`Conflict`](block::ErrorKind::Conflict) when the name is taken; any error from the kernel and from the tools.
 pub async fn up(
+    home: &Home,
     name: &str,
     plan: Plan,
     size: u64,
     setup: &KernelUse,
-    state: Option<&dyn Device>,
+    state: Option<NewState<'_>>,
+) -> Result<Mapped> {
+    must_be_free(name).await?;
+    // In place of what an earlier disk of this name left, when the machine stopped under it. The record is there
+    // before the disk is: no `down` can meet a disk that carries a state and does not say so.
+    match state.as_ref().and_then(|state| state.record.as_ref()) {
+        Some(record) => record.save(home, name)?,
+        None => StateRecord::remove(home, name)?,
+    }
+    let made = make(home, name, plan, size, setup, state).await;
+    if made.is_err() && must_be_free(name).await.is_ok() {
+        // One that stays is of no disk.
+        let _ = StateRecord::remove(home, name);
+    }
+    made
+}
+
+async fn make(
+    home: &Home,
+    name: &str,
+    plan: Plan,
+    size: u64,
+    setup: &KernelUse,
+    state: Option<NewState<'_>>,
 ) -> Result<Mapped> {
     let (own, swap) = (name.to_owned(), setup.swap);
+    let mark = state.as_ref().and_then(|state| Some(state.record.as_ref()?.mark.clone()));
     let mapped = block::offload(move || {
         let mapper = Mapper::open()?;
-        let mapped = mapper.create(&own, plan, size, &key()?)?;
+        let mapped = mapper.create(&own, mark.as_deref(), plan, size, &key()?)?;
         match swap {
             Some(swap) => mapper.carve(&own, swap).inspect_err(|_| {
                 let _ = mapper.remove(&own);
@@ -118,7 +104,7 @@ pub async fn up(
         }
     })
     .await?;
-    if let Err(error) = prepare(&mapped, setup, state).await {
+    if let Err(error) = prepare(home, &mapped, setup, state).await {
         // What was mounted or switched on is taken back; a disk that stays all the same shows in
         // `borrow status`.
         let _ = stop_users(&mapped).await;
@@ -128,12 +114,22 @@ pub async fn up(
     Ok(mapped)
 }
 
-async fn prepare(mapped: &Mapped, setup: &KernelUse, state: Option<&dyn Device>) -> Result<()> {
+async fn prepare(
+    home: &Home,
+    mapped: &Mapped,
+    setup: &KernelUse,
+    state: Option<NewState<'_>>,
+) -> Result<()> {
     let (files, _) = mapped.files();
     settle_nodes(mapped).await?;
     if let Some(state) = state {
         let place = open(files).await?;
-        block::copy(state, &*place, CopyOptions::default(), &|_| {}).await?;
+        block::copy(state.device, &*place, CopyOptions::default(), &|_| {}).await?;
+        // Before anybody may change it.
+        if let Some(mut record) = state.record {
+            record.stage = StateStage::InUse;
+            record.save(home, &mapped.name)?;
+        }
     }
     if let Some(part) = mapped.swap() {
         tool("mkswap", &[part.node.as_os_str()]).await?;

@@ -9,6 +9,7 @@
 //! | [`control`] | how other commands reach it |
 //! | [`serve`](mod@serve) | the NBD server around it |
 //! | [`kernel`] | swap space, file systems and state on a disk in the kernel |
+//! | [`state_record`] | where that state goes back to |
 //! | [`report`] | what is told of it |
 //! | [`shadow`] | borrowed room for the disks of a server |
 
@@ -21,3 +22,4 @@ pub mod selection;
 pub mod serve;
 pub mod session;
 pub mod shadow;
+pub mod state_record;

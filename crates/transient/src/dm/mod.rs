@@ -58,6 +58,8 @@ pub struct Mapped {
     /// Only the device below the encrypted one is left of it: an `up` or a `down` was killed. It has no key and no
     /// content, and still holds the owner's disks.
     pub remnant: bool,
+    /// The mark of the state that it carries, when that goes back to where it came from.
+    pub state: Option<String>,
 }
 
 impl Mapped {
@@ -123,29 +125,63 @@ impl Mapper {
         Ok(Self { host: Box::new(ThisMachine::open()?) })
     }
 
-    /// Makes the device `name` of `size` bytes of a plan. The plan's own hold of the disks is
-    /// handed over: between, every file system is looked at once more.
+    /// Refuses the name of a borrowed disk that is up, of what is left of one, and of somebody else's device.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict).
+    pub fn must_be_free(&self, name: &str) -> Result<()> {
+        match self.look(name) {
+            Ok(_) => {
+                return Err(Error::conflict(format!(
+                    "a borrowed disk {name} is up; take it down first (`sojourn borrow down {name}`), or choose \
+                     another --name"
+                )));
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        let own = [MappedIdentity::Whole { name, state: None }, MappedIdentity::Below { name }];
+        for device in own.map(MappedIdentity::device_name) {
+            if self.status(&device)?.is_some() {
+                return Err(Error::conflict(format!(
+                    "{} is a mapped device of another program; choose another --name",
+                    node_path(&device).display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the device `name` of `size` bytes of a plan; its identity says that it carries the state of that mark,
+    /// if any. The plan's own hold of the disks is handed over: between, every file system is looked at once more.
     ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) for image files, [`Conflict`](ErrorKind::Conflict)
     /// when the name is taken or a file system has changed; any error from the kernel. Nothing is left
     /// behind.
-    pub fn create(&self, name: &str, plan: Plan, size: u64, key: &DiskKey) -> Result<Mapped> {
-        let table = linear(&plan, size)?;
-        self.build(name, &table, size, key, || plan.release())
-    }
-
-    /// Makes the device `name` on `table`, whose disks are free once `release` was called.
-    fn build(
+    pub fn create(
         &self,
         name: &str,
+        state: Option<&str>,
+        plan: Plan,
+        size: u64,
+        key: &DiskKey,
+    ) -> Result<Mapped> {
+        let table = linear(&plan, size)?;
+        self.build(MappedIdentity::Whole { name, state }, &table, size, key, || plan.release())
+    }
+
+    /// Makes a device on `table`, whose disks are free once `release` was called.
+    fn build(
+        &self,
+        whole: MappedIdentity<'_>,
         table: &[MapTarget],
         size: u64,
         key: &DiskKey,
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
         let mut made = Vec::new();
-        let built = self.fill(&mut made, name, table, size, key, release);
+        let built = self.fill(&mut made, whole, table, size, key, release);
         if built.is_err() {
             // Only what was made here: a device of the same name may be somebody else's.
             for device in made.iter().rev() {
@@ -159,12 +195,13 @@ impl Mapper {
     fn fill(
         &self,
         made: &mut Vec<String>,
-        name: &str,
+        whole: MappedIdentity<'_>,
         table: &[MapTarget],
         size: u64,
         key: &DiskKey,
         release: impl FnOnce() -> Arc<Watch>,
     ) -> Result<Mapped> {
+        let name = &whole.device_name();
         let below = MappedIdentity::Below { name };
         self.make(below)?;
         let below = below.device_name();
@@ -177,8 +214,8 @@ impl Mapper {
         watch.look()?;
         let lent = self.call(MapCommand::Suspend, Message::new(&below, 0, 0)?)?;
 
-        self.make(MappedIdentity::Whole { name, state: None })?;
-        made.push(name.to_owned());
+        self.make(whole)?;
+        made.push(name.clone());
         let description = format!("sojourn:{name}");
         let handed = CString::new(description.clone())
             .map_err(|_| Error::invalid("a name with a zero byte"))?;
@@ -213,9 +250,16 @@ impl Mapper {
                 lent.push(parse_linear(&target)?);
             }
         }
+        let mut state = None;
         let whole = self.status(name)?.filter(|status| {
             let uuid = status.uuid();
-            matches!(MappedIdentity::parse(&uuid), Some(MappedIdentity::Whole { name: own, .. }) if own == name)
+            let Some(MappedIdentity::Whole { name: own, state: mark }) =
+                MappedIdentity::parse(&uuid)
+            else {
+                return false;
+            };
+            state = mark.map(str::to_owned);
+            own == name
         });
         let (status, remnant) = match (whole, left) {
             (Some(whole), _) => (whole, false),
@@ -231,7 +275,7 @@ impl Mapper {
         let users = status.open_count().saturating_sub(parts.len() as u32)
             + parts.iter().map(|part| part.users).sum::<u32>();
         let (name, device) = (name.to_owned(), status.device());
-        Ok(Mapped { name, node, size, users, lent, device, parts, remnant })
+        Ok(Mapped { name, node, size, users, lent, device, parts, remnant, state })
     }
 
     fn parts(&self, name: &str) -> Result<Vec<Carved>> {

@@ -137,6 +137,11 @@ impl TestHost {
 
     /// Makes a borrowed disk of 64 KiB of a disk 8:1.
     fn build(&self, name: &str) -> Result<Mapped> {
+        self.build_with(name, None)
+    }
+
+    /// The same, which carries a state.
+    fn build_with(&self, name: &str, state: Option<&str>) -> Result<Mapped> {
         let key = DiskKey::generate(|bytes| {
             bytes[0] = 1;
             Ok(())
@@ -148,7 +153,8 @@ impl TestHost {
             parameters: "8:1 2048".into(),
         };
         let release = || Watch::new(&[]).unwrap();
-        self.mapper().build(name, &[target], SIZE, &key, release)
+        let whole = MappedIdentity::Whole { name, state };
+        self.mapper().build(whole, &[target], SIZE, &key, release)
     }
 
     fn names(&self) -> Vec<String> {
@@ -263,4 +269,37 @@ fn names_that_end_like_a_part_or_the_device_below_are_disks_of_their_own() {
     let (one, other) = (host.build("x").unwrap(), host.build("y-lent").unwrap());
     assert_eq!(mapper.list().unwrap(), [one, other]);
     assert_eq!(mapper.look("x-lent").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_name_that_anything_has_is_refused_before_anything_is_done() {
+    let host = TestHost::default();
+    let mapper = host.mapper();
+    for free in ["up", "left", "lvm", "luks"] {
+        mapper.must_be_free(free).unwrap();
+    }
+    host.build("up").unwrap();
+    mapper.make(MappedIdentity::Below { name: "left" }).unwrap();
+    host.0.lock().add("lvm", "LVM-1").unwrap();
+    host.0.lock().add("luks-lent", "CRYPT-1").unwrap();
+    for (taken, words) in [
+        ("up", "borrow down up"),
+        ("left", "borrow down left"),
+        ("lvm", "/dev/mapper/lvm is"),
+        ("luks", "/dev/mapper/luks-lent is"),
+    ] {
+        let error = mapper.must_be_free(taken).unwrap_err();
+        assert!(error.kind() == ErrorKind::Conflict && error.message().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_disk_tells_for_as_long_as_it_is_up_that_it_carries_a_state() {
+    let host = TestHost::default();
+    assert_eq!(host.build("plain").unwrap().state, None);
+    let made = host.build_with("x", Some("0123456789abcdef")).unwrap();
+    assert_eq!(made.state.as_deref(), Some("0123456789abcdef"));
+    let carved = host.mapper().carve("x", 4096).unwrap();
+    assert_eq!((carved.state, carved.parts.len()), (made.state, 2));
+    host.mapper().remove("x").unwrap();
 }

@@ -1,14 +1,15 @@
 //! `sojourn borrow down`.
 
-use super::up::open_state;
+use super::up::{open_state, take_name};
 use crate::output::Output;
 use block::{ByteSize, Error, ErrorKind, Result};
 use engine::Home;
-use server::borrow::control::{ControlRequest, Reply, ask};
-use server::borrow::kernel::{self, StateRecord};
+use server::borrow::control::{ControlRequest, Paths, Reply, ask};
+use server::borrow::kernel;
 use server::borrow::place::recheck_devices;
 use server::borrow::report::{DownRequest, DownView};
 use server::borrow::session::complain;
+use server::borrow::state_record::{StateRecord, StateStage};
 use transient::dm::{Mapped, Mapper};
 
 /// Arguments of `sojourn borrow down`.
@@ -55,12 +56,25 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
     let name = args.name.as_str();
     let none = || Error::not_found(format!("no borrowed disk {name}; see `sojourn borrow status`"));
     let mapper = Mapper::open().map_err(|_| none())?;
-    let mapped = match mapper.look(name) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Err(none()),
-        other => other?,
+    let look = || match mapper.look(name) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Err(none()),
+        other => other,
+    };
+    look()?;
+    let _lock = take_name(home, &Paths::new(home, name), |holder| {
+        format!("{holder} makes {name}, or takes it down, just now; wait for that")
+    })?;
+    let mapped = look()?;
+    // What cannot go back stays as it is, in use.
+    let record = match args.drop_changes {
+        true => None,
+        false => StateRecord::of(home, &mapped)?,
     };
     kernel::stop_users(&mapped).await?;
-    let written_back = write_back(args, home, &mapped).await?;
+    let written_back = match record {
+        Some(record) => write_back(name, &mapped, &record).await?,
+        None => 0,
+    };
     mapper.remove(name)?;
     StateRecord::remove(home, name)?;
     let discard = args.discard;
@@ -69,13 +83,12 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
     Ok(DownView { name: name.to_owned(), written_back, discarded, checked })
 }
 
-/// Writes the state back to where it came from, if there is one.
-async fn write_back(args: &Args, home: &Home, mapped: &Mapped) -> Result<u64> {
-    // A remnant has no content any more.
-    if args.drop_changes || mapped.remnant {
+/// Writes the state back to where it came from.
+async fn write_back(name: &str, mapped: &Mapped, record: &StateRecord) -> Result<u64> {
+    if record.stage == StateStage::Copying {
+        // `up` was killed over it: the source has all of it.
         return Ok(0);
     }
-    let Some(record) = StateRecord::load(home, &args.name)? else { return Ok(0) };
     let written = async {
         let state = open_state(&record.source, false).await?;
         if state.size() != record.size {
@@ -92,9 +105,8 @@ async fn write_back(args: &Args, home: &Home, mapped: &Mapped) -> Result<u64> {
         Error::new(
             e.kind(),
             format!(
-                "{e}; nothing is lost, {} stays, unmounted: try again, or give the changes up with \
-                 --drop-changes",
-                args.name
+                "{e}; nothing is lost, {name} stays, unmounted: try again, or give the changes up with \
+                 --drop-changes"
             ),
         )
     })

@@ -9,18 +9,18 @@ use engine::Home;
 use nbd::{Address, Uri};
 use server::borrow::control::{Paths, directory};
 use server::borrow::find::{self, Amount};
-use server::borrow::kernel::{self, KernelUse, NewFileSystem, StateRecord};
+use server::borrow::kernel::{self, KernelUse, NewFileSystem, NewState};
 use server::borrow::place::{BorrowedRoom, leave_no_core, lent};
 use server::borrow::report::StatusView;
 use server::borrow::serve::{self, BorrowServeOptions};
 use server::borrow::session::{BorrowSession, Carried, complain};
+use server::borrow::state_record::StateRecord;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use transient::dm::{Mapped, Mapper};
 use transient::{GiveBack, State};
 
 /// What a borrowed disk is to the machine.
@@ -209,6 +209,23 @@ impl Args {
 
 /// Takes the name, so that no two processes serve the same.
 fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
+    take_name(home, paths, |holder| {
+        format!(
+            "a borrowed disk {name} is in use by {holder}; take it down first (`sojourn borrow \
+             down {name}`), or choose another --name"
+        )
+    })
+}
+
+/// Locks the name of a borrowed disk; `held` says who has it.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when another process has it; any error from the home.
+pub(crate) fn take_name(
+    home: &Home,
+    paths: &Paths,
+    held: impl FnOnce(String) -> String,
+) -> Result<LockFile> {
     let dir = directory(home);
     DirBuilder::new()
         .recursive(true)
@@ -217,10 +234,7 @@ fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
         .map_err(|e| Error::io(dir.display(), e))?;
     match LockFile::take(&paths.lock)? {
         Taking::Ours(lock) => Ok(lock),
-        Taking::Held(holder) => Err(Error::conflict(format!(
-            "a borrowed disk {name} is in use by {holder}; take it down first (`sojourn borrow \
-             down {name}`), or choose another --name"
-        ))),
+        Taking::Held(holder) => Err(Error::conflict(held(holder))),
         Taking::Replaced => Err(Error::conflict(format!(
             "{} was replaced just now; try again",
             paths.lock.display()
@@ -293,7 +307,7 @@ async fn map(
 ) -> Result<()> {
     let in_blocks = |bytes: u64| bytes.next_multiple_of(BLOCK);
     let amount = Amount { most: amount.most.map(in_blocks), least: in_blocks(amount.least) };
-    Mapper::open()?;
+    kernel::must_be_free(&args.name).await?;
     let (plan, size) = find::plan(&args.selection.for_server(), amount).await?;
     let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
     let room = size.saturating_sub(swap.unwrap_or(0));
@@ -309,22 +323,24 @@ async fn map(
         }
     }
     let lent = lent(&plan);
-    // What an earlier disk of this name left, when the machine stopped under it.
-    StateRecord::remove(home, &args.name)?;
     let setup = KernelUse { swap, make: args.mkfs.map(Into::into), mount: args.mount.clone() };
-    let mapped = kernel::up(&args.name, plan, size, &setup, base.as_deref()).await?;
-    if let (Some(source), false, Some(base)) = (&args.state, args.no_write_back, &base)
-        && let Err(error) = record(home, args, source, base.size())
-    {
-        take_back(&mapped).await;
-        return Err(error);
-    }
+    let state = match (&args.state, &base) {
+        (Some(source), Some(base)) => {
+            let record = match args.no_write_back {
+                true => None,
+                false => Some(record(source, base.size(), swap.unwrap_or(0))?),
+            };
+            Some(NewState { device: &**base, record })
+        }
+        _ => None,
+    };
+    let mapped = kernel::up(home, &args.name, plan, size, &setup, state).await?;
     let view = StatusView { lent, ..StatusView::mapped(mapped) };
     print(&view, output)
 }
 
-/// Notes where the state goes back to.
-fn record(home: &Home, args: &Args, source: &str, size: u64) -> Result<()> {
+/// Where the state goes back to.
+fn record(source: &str, size: u64, offset: u64) -> Result<StateRecord> {
     let source = match source.contains("://") {
         true => source.to_owned(),
         // `borrow down` may be called elsewhere.
@@ -333,18 +349,7 @@ fn record(home: &Home, args: &Args, source: &str, size: u64) -> Result<()> {
             path.display().to_string()
         }
     };
-    StateRecord { source, size }.save(home, &args.name)
-}
-
-/// Undoes what was done so far.
-async fn take_back(mapped: &Mapped) {
-    let undone = async {
-        kernel::stop_users(mapped).await?;
-        Mapper::open()?.remove(&mapped.name)
-    };
-    if let Err(error) = undone.await {
-        tracing::error!(error = error.message(), "the borrowed disk stays; see `borrow status`");
-    }
+    StateRecord::new(source, size, offset)
 }
 
 fn must_be_writable(base: &dyn Device) -> Result<()> {
