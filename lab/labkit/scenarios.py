@@ -124,6 +124,7 @@ def device_mapper(server, golden):
         guest.execute("! ls /dev/mapper/lent && e2fsck -fn /dev/vdb")
         early_setup(guest, borrow)
         state = kernel_state(guest, borrow)
+        half_way_down(guest, borrow)
         guest.execute("! ls /dev/mapper | grep -v control && e2fsck -fn /dev/vdb")
         guest.poweroff()
     server.stop()
@@ -163,6 +164,37 @@ def kernel_state(guest, borrow):
     down = guest.execute(f"{borrow} --json down | grep -o 'written_back[^,]*'")["note"]
     guest.execute("cmp /run/state /run/expected")
     return down
+
+
+def half_way_down(guest, borrow):
+    """A `down` that is refused after the state went back: the next one leaves it alone, or goes on where it lies."""
+    guest.execute("cp /run/state /run/expected")
+    guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --state /run/state --swap 16M")
+
+    def change(target, at):
+        guest.execute(f"echo changed again | dd of={target} bs=4096 seek={at} conv=notrunc; sync")
+
+    def down(code):
+        done = guest.execute(f"{borrow} --json down >/run/down", check=False)["rc"]
+        if done != code:
+            raise LabError(f"`down` ended with {done}, and not with {code}")
+
+    change("/dev/mapper/borrowed-files", 5)
+    change("/run/expected", 5)
+    guest.execute("sleep 1000 9</dev/mapper/borrowed & echo $! >/run/holder; "
+                  "while [ ! -e /proc/$!/fd/9 ]; do sleep 0.1; done")
+    down(4)
+    guest.execute("cmp /run/state /run/expected && ! ls /dev/mapper/borrowed-files")
+    # The whole disk: the state lies behind 16 MiB of swap space there.
+    change("/dev/mapper/borrowed", 4096 + 9)
+    change("/run/expected", 9)
+    down(4)
+    guest.execute("cmp /run/state /run/expected")
+    change("/run/state", 11)
+    change("/run/expected", 11)
+    guest.execute("kill $(cat /run/holder); while [ -e /proc/$(cat /run/holder)/fd/9 ]; do sleep 0.1; done")
+    down(0)
+    guest.execute("cmp /run/state /run/expected && grep -q '\"written_back\": 0' /run/down")
 
 
 AWAY = 6.0

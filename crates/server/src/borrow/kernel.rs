@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use tokio::process::Command;
 use transient::Plan;
-use transient::dm::{Mapped, Mapper};
+use transient::dm::{Mapped, Mapper, Purpose};
 
 /// What is compared at a time when state is written back, in bytes.
 const PIECE: u64 = 1 << 20;
@@ -208,21 +208,84 @@ fn number(path: &Path) -> Option<u64> {
     meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
-/// Writes to `state` what is different on the borrowed disk; returns the bytes written.
-///
-/// The kernel does not say what was changed, so both are read.
+/// Writes to `state` what is different on the borrowed disk; returns the bytes written. The record says when all of
+/// it went back.
 ///
 /// # Errors
-/// Any error from either; the borrowed disk still has all of it.
-pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
+/// Any error from either, and from the home; the borrowed disk still has all of it.
+pub async fn write_back(
+    home: &Home,
+    mapped: &Mapped,
+    mut record: StateRecord,
+    state: &dyn Device,
+) -> Result<u64> {
+    let (node, offset) = place_of_state(mapped, &record)?;
     settle_nodes(mapped).await?;
-    let place = open(mapped.files().0).await?;
+    let place = open(node).await?;
+    let written = bring_back(&*place, offset, state, &mut record).await?;
+    record.save(home, &mapped.name)?;
+    Ok(written)
+}
+
+/// The node that has the state, and where on it that begins: the part that was made for it, or the same bytes of the
+/// whole disk when a `down` was refused after it had removed the parts.
+fn place_of_state<'a>(mapped: &'a Mapped, record: &StateRecord) -> Result<(&'a Path, u64)> {
+    let start = match mapped.part(Purpose::Files) {
+        // Its end is the whole disk's.
+        Some(part) => mapped.size.checked_sub(part.size),
+        None => Some(record.offset),
+    };
+    let end = record.offset.checked_add(record.size);
+    if start != Some(record.offset) || end.is_none_or(|end| end > mapped.size) {
+        return Err(Error::corrupt(format!(
+            "the {} bytes of state at {} do not lie there on {}, which has {}",
+            record.size, record.offset, mapped.name, mapped.size
+        )));
+    }
+    Ok(match mapped.part(Purpose::Files) {
+        Some(part) => (&part.node, 0),
+        None => (&mapped.node, record.offset),
+    })
+}
+
+/// Writes to `state` what is different at `offset` of `place`; returns the bytes written.
+///
+/// The kernel does not say what was changed, so both are read. What went back once is not written a second time
+/// unless it was changed since: the source may have been used meanwhile.
+async fn bring_back(
+    place: &dyn Device,
+    offset: u64,
+    state: &dyn Device,
+    record: &mut StateRecord,
+) -> Result<u64> {
+    if let StateStage::WrittenBack(before) = &record.stage
+        && *before == compare(place, offset, state.size(), None).await?.0
+    {
+        return Ok(0);
+    }
+    let (hash, written) = compare(place, offset, state.size(), Some(state)).await?;
+    state.flush().await?;
+    record.stage = StateStage::WrittenBack(hash);
+    Ok(written)
+}
+
+/// Reads `size` bytes at `offset` of `place`, and writes what is different to `state`, if that is given. Returns their
+/// hash, and the bytes written.
+async fn compare(
+    place: &dyn Device,
+    offset: u64,
+    size: u64,
+    state: Option<&dyn Device>,
+) -> Result<(String, u64)> {
+    let mut hash = blake3::Hasher::new();
     let mut written = 0;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for piece in Span::whole(state.size()).pieces(PIECE) {
+    for piece in Span::whole(size).pieces(PIECE) {
         ours.resize(piece.len() as usize, 0);
+        place.read(Span::between(offset + piece.offset(), offset + piece.end()), &mut ours).await?;
+        hash.update(&ours);
+        let Some(state) = state else { continue };
         theirs.resize(piece.len() as usize, 0);
-        place.read(piece, &mut ours).await?;
         state.read(piece, &mut theirs).await?;
         for changed in differences(piece, &ours, &theirs) {
             let data = &ours[changed.index_in(piece)];
@@ -230,8 +293,7 @@ pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
             written += changed.len();
         }
     }
-    state.flush().await?;
-    Ok(written)
+    Ok((hash.finalize().to_hex().to_string(), written))
 }
 
 /// Runs of blocks of `piece` that differ.
@@ -285,6 +347,7 @@ async fn tool(program: &str, args: &[&OsStr]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use transient::dm::Carved;
 
     #[test]
     fn a_line_of_mountinfo_gives_the_device_and_the_place() {
@@ -314,5 +377,84 @@ mod tests {
             Span::between(start + 5 * 4096, piece.end()),
         ];
         assert_eq!(differences(piece, &ours, &theirs), expected);
+    }
+
+    const SWAP: u64 = 64 << 10;
+    const STATE: u64 = (1 << 20) + 12_288;
+
+    /// A borrowed disk that begins with swap space and carries a state, its source, and its record.
+    fn carried() -> (block::Memory, block::Memory, StateRecord) {
+        let mut disk = vec![0xdd; (SWAP + STATE + 4096) as usize];
+        let state: Vec<u8> = (0..STATE).map(|at| (at / 4096) as u8).collect();
+        disk[SWAP as usize..(SWAP + STATE) as usize].copy_from_slice(&state);
+        let record = StateRecord {
+            mark: "0123456789abcdef".to_owned(),
+            source: "/srv/state".to_owned(),
+            size: STATE,
+            offset: SWAP,
+            stage: StateStage::InUse,
+        };
+        (disk.into(), state.into(), record)
+    }
+
+    async fn write(device: &dyn Device, at: u64, byte: u8) {
+        device
+            .write(Span::between(at, at + 4096), &[byte; 4096], Durability::Buffered)
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_state_goes_back_from_where_it_lies_and_once() {
+        let (disk, source, mut record) = carried();
+        write(&disk, SWAP + (1 << 20), 0xaa).await;
+        assert_eq!(bring_back(&disk, SWAP, &source, &mut record).await.unwrap(), 4096);
+        let end = (SWAP + STATE) as usize;
+        assert!(source.to_vec() == disk.to_vec()[SWAP as usize..end], "it is the state");
+        // The source is used again before a second `down` ends what the first one could not.
+        write(&source, 0, 0xbb).await;
+        let used = source.to_vec();
+        assert_eq!(bring_back(&disk, SWAP, &source, &mut record).await.unwrap(), 0);
+        assert!(source.to_vec() == used, "what went back is not written a second time");
+        // Or the disk is.
+        write(&disk, SWAP + 4096, 0xcc).await;
+        assert_eq!(bring_back(&disk, SWAP, &source, &mut record).await.unwrap(), 8192);
+        assert!(source.to_vec() == disk.to_vec()[SWAP as usize..end], "it is the state");
+    }
+
+    #[test]
+    fn a_state_is_found_on_its_part_and_on_the_whole_disk_without_it() {
+        let (.., record) = carried();
+        let part = |purpose, size| Carved {
+            purpose,
+            node: PathBuf::from(format!("/dev/mapper/x-{}", Purpose::as_str(purpose))),
+            device: 8,
+            size,
+            users: 0,
+        };
+        let size = SWAP + STATE + 4096;
+        let carved = Mapped {
+            name: "x".to_owned(),
+            node: PathBuf::from("/dev/mapper/x"),
+            size,
+            users: 0,
+            lent: Vec::new(),
+            device: 7,
+            parts: vec![part(Purpose::Swap, SWAP), part(Purpose::Files, size - SWAP)],
+            remnant: false,
+            state: Some(record.mark.clone()),
+        };
+        let found = place_of_state(&carved, &record).unwrap();
+        assert_eq!(found, (Path::new("/dev/mapper/x-files"), 0));
+        // A `down` was refused after it had removed the parts.
+        let whole = Mapped { parts: Vec::new(), ..carved.clone() };
+        assert_eq!(place_of_state(&whole, &record).unwrap(), (Path::new("/dev/mapper/x"), SWAP));
+        let other = vec![part(Purpose::Files, size - SWAP - 4096)];
+        for wrong in
+            [Mapped { size: SWAP + STATE - 1, ..whole.clone() }, Mapped { parts: other, ..carved }]
+        {
+            let error = place_of_state(&wrong, &record).unwrap_err();
+            assert_eq!(error.kind(), block::ErrorKind::Corrupt, "{wrong:?}");
+        }
     }
 }

@@ -74,7 +74,8 @@ impl Mapped {
         self.part(Purpose::Swap)
     }
 
-    fn part(&self, purpose: Purpose) -> Option<&Carved> {
+    /// The part for a purpose.
+    pub fn part(&self, purpose: Purpose) -> Option<&Carved> {
         self.parts.iter().find(|part| part.purpose == purpose)
     }
 }

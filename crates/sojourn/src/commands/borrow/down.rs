@@ -72,7 +72,7 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
     };
     kernel::stop_users(&mapped).await?;
     let written_back = match record {
-        Some(record) => write_back(name, &mapped, &record).await?,
+        Some(record) => write_back(home, &mapped, record).await?,
         None => 0,
     };
     mapper.remove(name)?;
@@ -84,7 +84,7 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
 }
 
 /// Writes the state back to where it came from.
-async fn write_back(name: &str, mapped: &Mapped, record: &StateRecord) -> Result<u64> {
+async fn write_back(home: &Home, mapped: &Mapped, record: StateRecord) -> Result<u64> {
     if record.stage == StateStage::Copying {
         // `up` was killed over it: the source has all of it.
         return Ok(0);
@@ -99,14 +99,15 @@ async fn write_back(name: &str, mapped: &Mapped, record: &StateRecord) -> Result
                 state.size()
             )));
         }
-        kernel::write_back(mapped, &*state).await
+        kernel::write_back(home, mapped, record, &*state).await
     };
     written.await.map_err(|e| {
         Error::new(
             e.kind(),
             format!(
-                "{e}; nothing is lost, {name} stays, unmounted: try again, or give the changes up with \
-                 --drop-changes"
+                "{e}; nothing is lost, {} stays, unmounted: try again, or give the changes up with \
+                 --drop-changes",
+                mapped.name
             ),
         )
     })
