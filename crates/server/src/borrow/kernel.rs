@@ -3,7 +3,7 @@
 
 use super::place::key;
 use super::state_record::{StateRecord, StateStage};
-use block::{CopyOptions, Device, Durability, Error, Result, Span};
+use block::{CopyOptions, Device, Durability, Error, ErrorKind, Result, Span};
 use engine::home::Home;
 use formats::{Format, OpenOptions};
 use std::collections::BTreeSet;
@@ -11,12 +11,18 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::process::Command;
 use transient::Plan;
 use transient::dm::{Mapped, Mapper, Purpose};
 
 /// What is compared at a time when state is written back, in bytes.
 const PIECE: u64 = 1 << 20;
+
+/// How often the removal of a disk is tried while it is in use, and the time between two attempts: those of
+/// `dmsetup remove --retry`.
+const REMOVAL_ATTEMPTS: u32 = 25;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The file systems that can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,27 +97,53 @@ async fn make(
     setup: &KernelUse,
     state: Option<NewState<'_>>,
 ) -> Result<Mapped> {
-    let (own, swap) = (name.to_owned(), setup.swap);
+    let own = name.to_owned();
     let mark = state.as_ref().and_then(|state| Some(state.record.as_ref()?.mark.clone()));
-    let mapped = block::offload(move || {
-        let mapper = Mapper::open()?;
-        let mapped = mapper.create(&own, mark.as_deref(), plan, size, &key()?)?;
-        match swap {
-            Some(swap) => mapper.carve(&own, swap).inspect_err(|_| {
-                let _ = mapper.remove(&own);
-            }),
-            None => Ok(mapped),
+    let mapped =
+        block::offload(move || Mapper::open()?.create(&own, mark.as_deref(), plan, size, &key()?))
+            .await?;
+    let made = async {
+        let mapped = match setup.swap {
+            Some(swap) => block::offload(move || Mapper::open()?.carve(&mapped.name, swap)).await?,
+            None => mapped,
+        };
+        if let Err(error) = prepare(home, &mapped, setup, state).await {
+            // What was mounted or switched on is taken back.
+            let _ = stop_users(&mapped).await;
+            return Err(error);
         }
-    })
-    .await?;
-    if let Err(error) = prepare(home, &mapped, setup, state).await {
-        // What was mounted or switched on is taken back; a disk that stays all the same shows in
-        // `borrow status`.
-        let _ = stop_users(&mapped).await;
-        let _ = Mapper::open().and_then(|mapper| mapper.remove(name));
-        return Err(error);
+        Ok(mapped)
+    };
+    let made = made.await;
+    if made.is_err() {
+        // A disk that stays all the same shows in `borrow status`.
+        let _ = remove(name).await;
     }
-    Ok(mapped)
+    made
+}
+
+/// Takes a borrowed disk that nobody uses any more, or what is left of it, down. udev looks at each node whose last
+/// writer has just closed it, and has it open meanwhile: that ends by itself.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) while it is in use; any error from the kernel.
+pub async fn remove(name: &str) -> Result<()> {
+    while_busy(|| {
+        let name = name.to_owned();
+        block::offload(move || Mapper::open()?.remove(&name))
+    })
+    .await
+}
+
+/// Tries again for a while as long as the kernel says busy.
+async fn while_busy<F: Future<Output = Result<()>>>(mut attempt: impl FnMut() -> F) -> Result<()> {
+    for _ in 1..REMOVAL_ATTEMPTS {
+        match attempt().await {
+            Err(e) if e.kind() == ErrorKind::Conflict => tokio::time::sleep(REMOVAL_PAUSE).await,
+            done => return done,
+        }
+    }
+    attempt().await
 }
 
 async fn prepare(
@@ -379,6 +411,30 @@ mod tests {
         assert_eq!(differences(piece, &ours, &theirs), expected);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_removal_waits_for_who_has_the_disk_for_a_moment_and_not_for_ever() {
+        let mut busy = 3;
+        let removed = while_busy(|| {
+            busy -= 1;
+            std::future::ready(if busy == 0 { Ok(()) } else { Err(Error::conflict("busy")) })
+        });
+        removed.await.unwrap();
+        assert_eq!(busy, 0);
+        let mut attempts = 0;
+        let held = while_busy(|| {
+            attempts += 1;
+            std::future::ready(Err(Error::conflict("busy")))
+        });
+        assert_eq!(held.await.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(attempts, REMOVAL_ATTEMPTS);
+        let mut attempts = 0;
+        let denied = while_busy(|| {
+            attempts += 1;
+            std::future::ready(Err(Error::denied("no")))
+        });
+        assert_eq!((denied.await.unwrap_err().kind(), attempts), (ErrorKind::Denied, 1));
+    }
+
     const SWAP: u64 = 64 << 10;
     const STATE: u64 = (1 << 20) + 12_288;
 
@@ -454,7 +510,7 @@ mod tests {
             [Mapped { size: SWAP + STATE - 1, ..whole.clone() }, Mapped { parts: other, ..carved }]
         {
             let error = place_of_state(&wrong, &record).unwrap_err();
-            assert_eq!(error.kind(), block::ErrorKind::Corrupt, "{wrong:?}");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{wrong:?}");
         }
     }
 }

@@ -75,7 +75,7 @@ async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
         Some(record) => write_back(home, &mapped, record).await?,
         None => 0,
     };
-    mapper.remove(name)?;
+    kernel::remove(name).await?;
     StateRecord::remove(home, name)?;
     let discard = args.discard;
     let (discarded, checked) =
