@@ -109,7 +109,8 @@ def device_mapper(server, golden):
     with Guest(golden, server.uri("box"), memory=512, more=[disk, program]) as guest:
         guest.start().ready()
         guest.execute("dd if=/dev/vdc of=/run/sojourn bs=1M && chmod +x /run/sojourn && modprobe dm-crypt")
-        guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --name lent")
+        guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --name lent 2>/run/said && "
+                      "grep -q 'start no virtual machine' /run/said")
         guest.execute("mkfs.ext4 -q -m 0 /dev/mapper/lent && mkdir -p /mnt/x && mount /dev/mapper/lent /mnt/x")
         # Held: by the kernel now, against mounting and against a second loan.
         for refused in ("mount /dev/vdb /mnt", f"{borrow} up /dev/vdb --size 1M --as dm --name other"):

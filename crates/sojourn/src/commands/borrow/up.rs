@@ -335,6 +335,11 @@ async fn map(
         _ => None,
     };
     let mapped = kernel::up(home, &args.name, plan, size, &setup, state).await?;
+    // The locks of this process end with it, and the kernel takes none.
+    tracing::warn!(
+        "until `borrow down` the kernel keeps mounts off the lent disks, but not programs that open a disk without \
+         asking: start no virtual machine on them"
+    );
     let view = StatusView { lent, ..StatusView::mapped(mapped) };
     print(&view, output)
 }
