@@ -445,7 +445,8 @@ mod tests {
         disk[SWAP as usize..(SWAP + STATE) as usize].copy_from_slice(&state);
         let record = StateRecord {
             mark: "0123456789abcdef".to_owned(),
-            source: "/srv/state".to_owned(),
+            source: "nbd://lab/alice".to_owned(),
+            identity: None,
             size: STATE,
             offset: SWAP,
             stage: StateStage::InUse,

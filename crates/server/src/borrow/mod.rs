@@ -10,6 +10,7 @@
 //! | [`serve`](mod@serve) | the NBD server around it |
 //! | [`kernel`] | swap space, file systems and state on a disk in the kernel |
 //! | [`state_record`] | where that state goes back to |
+//! | [`source_identity`] | which file or device that is |
 //! | [`report`] | what is told of it |
 //! | [`shadow`] | borrowed room for the disks of a server |
 
@@ -22,4 +23,5 @@ pub mod selection;
 pub mod serve;
 pub mod session;
 pub mod shadow;
+pub mod source_identity;
 pub mod state_record;

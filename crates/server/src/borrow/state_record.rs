@@ -5,13 +5,14 @@
 //! home is not taken down as if it carried nothing.
 
 use super::control::directory;
+use super::source_identity::SourceIdentity;
 use block::{Error, Result};
 use engine::home::Home;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use transient::dm::Mapped;
 
 /// What `borrow down` must know of the state of a disk that the kernel holds.
@@ -21,6 +22,8 @@ pub struct StateRecord {
     pub mark: String,
     /// Where it came from, and goes back to.
     pub source: String,
+    /// Which file or device that was; `None` for an export.
+    pub identity: Option<SourceIdentity>,
     /// Its size in bytes.
     pub size: u64,
     /// Where on the borrowed disk it begins, in bytes.
@@ -44,12 +47,24 @@ impl StateRecord {
     /// The record of a state that is about to be copied to `offset` of a new borrowed disk.
     ///
     /// # Errors
-    /// Any error from the system's randomness.
+    /// Any error from the system's randomness, and from looking at the source.
     pub fn new(source: String, size: u64, offset: u64) -> Result<Self> {
+        let identity = match source.contains("://") {
+            true => None,
+            false => Some(SourceIdentity::of(Path::new(&source))?),
+        };
         let mut mark = [0; 8];
         engine::world::system().entropy.fill(&mut mark)?;
         let mark = format!("{:016x}", u64::from_le_bytes(mark));
-        Ok(Self { mark, source, size, offset, stage: StateStage::Copying })
+        Ok(Self { mark, source, identity, size, offset, stage: StateStage::Copying })
+    }
+
+    /// Refuses to take another file or device for the source.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict); any error from looking at it.
+    pub fn check_source(&self) -> Result<()> {
+        self.identity.as_ref().map_or(Ok(()), |known| known.must_be(Path::new(&self.source)))
     }
 
     fn path(home: &Home, name: &str) -> PathBuf {
@@ -174,7 +189,7 @@ mod tests {
     #[test]
     fn a_record_is_replaced_whole() {
         let (_dir, home) = home();
-        let mut record = StateRecord::new("/srv/state".to_owned(), 4096, 0).unwrap();
+        let mut record = StateRecord::new("nbd://lab/alice".to_owned(), 4096, 0).unwrap();
         record.save(&home, "x").unwrap();
         record.stage = StateStage::WrittenBack("hash".to_owned());
         record.save(&home, "x").unwrap();

@@ -91,6 +91,7 @@ async fn write_back(home: &Home, mapped: &Mapped, record: StateRecord) -> Result
     }
     let written = async {
         let state = open_state(&record.source, false).await?;
+        record.check_source()?;
         if state.size() != record.size {
             return Err(Error::conflict(format!(
                 "{} had {} bytes and has {} now",
