@@ -50,6 +50,7 @@
 //! | [`estate`] | what goes from a server to the one that follows it |
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
+//! | [`machines`] | which machine starts from which disk |
 //! | [`netboot`](mod@netboot) | machines without a disk start from the home's disks |
 //! | [`peers`](mod@peers) | peers of attached disks are answered, and found |
 //! | [`discovery`](mod@discovery) | this server is announced to the network, others are looked for |
@@ -95,6 +96,7 @@ mod lease_questions;
 mod limits;
 pub mod listen;
 mod listeners;
+pub mod machines;
 mod metrics;
 mod names;
 pub mod netboot;

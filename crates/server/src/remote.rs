@@ -7,8 +7,8 @@ pub use upload::ImageUpload;
 pub use url::ServerUrl;
 
 use crate::api::{CacheRequest, Draining, Problem, Reloaded};
-use crate::netboot::assign::Assignment;
-use crate::netboot::list::MachineListView;
+use crate::machines::assign::Assignment;
+use crate::machines::list::MachineListView;
 use crate::status::{CacheView, StatusView};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;

@@ -296,6 +296,27 @@ async fn what_an_earlier_holder_had_written_is_kept_under_another_name() {
 }
 
 #[tokio::test]
+async fn what_a_keep_that_was_interrupted_was_saving_is_not_given_up_as_damaged() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    here.disks.keep("web", "mine").await.unwrap();
+    // As a kill leaves it between the record and the directory's new name.
+    let home = here.directory.path().join("disks");
+    std::fs::rename(home.join("mine"), home.join("web")).unwrap();
+    there.disks.remove("web").await.unwrap();
+    let refused = here.disks.recover("web", None).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.message().contains("disk keep web mine"), "{refused}");
+    here.disks.keep("web", "mine").await.unwrap();
+    assert_eq!(bytes(&*here.open("mine").await).await, held);
+}
+
+#[tokio::test]
 async fn giving_up_what_an_earlier_holder_had_leaves_the_taken_disk_alone() {
     let (here, there) = two().await;
     let disk = here.open("web").await;

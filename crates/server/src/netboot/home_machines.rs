@@ -1,6 +1,7 @@
 //! What a home's machines do when they start.
 
-use super::{UnknownMachines, disks, list};
+use super::{UnknownMachines, disks};
+use crate::machines::list;
 use crate::status::StatusView;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};

@@ -4,27 +4,23 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`list`] | the list of machines in a home, changed by one process at a time |
-//! | [`assign`] | a machine is assigned a disk, or forgotten |
 //! | `interface` | the address of a network interface |
 //! | `sockets` | sockets at that interface |
 //! | `home_machines` | [`Machines`](netboot::Machines): what a home's machines do |
 //! | `disks` | the home's server: its addresses, its disks, their kernels |
 //! | `keep` | leases and sightings are kept in files |
 
-pub mod assign;
 mod disks;
 mod home_machines;
 mod interface;
 mod keep;
-pub mod list;
 mod sockets;
 
 pub use home_machines::Rule;
-pub use keep::sightings;
 
 use crate::http;
 use crate::http::guests::Guests;
+use crate::machines::list;
 use crate::signals::{Signals, Switch};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -108,7 +104,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
 
     let here = ServerAddress { address, http: http_port };
     let clock: UnixClock = Arc::new(|| world::system().clock.now());
-    let (unknown, seen) = (options.unknown.clone(), sightings(home).await?);
+    let (unknown, seen) = (options.unknown.clone(), list::sightings(home).await?);
     let machines = HomeMachines::open(home, address, unknown, Arc::clone(&clock), seen).await?;
     let addresses = match options.dhcp {
         Some(handing) => Some(addresses(home, handing, here, mask).await?),

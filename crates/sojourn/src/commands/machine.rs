@@ -8,8 +8,8 @@ use block::Result;
 use clap::Subcommand;
 use engine::Home;
 use netboot::registry::Machine;
-use server::netboot::assign::{self, Assignment};
-use server::netboot::list::{self, MachineListView};
+use server::machines::assign::{self, Assignment};
+use server::machines::list::{self, MachineListView};
 use server::remote::RemoteServer;
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! The list of machines in a home. Commands and `sojourn netboot` change it, one at a time.
 
-use super::keep::sightings;
+use super::file;
 use block::fs::FsPath;
 use block::lock::{LockFile, Taking};
 use block::{Error, Result};
@@ -39,8 +39,17 @@ impl MachineListView {
     }
 }
 
-pub(super) fn path(home: &Home) -> FsPath {
+fn path(home: &Home) -> FsPath {
     FsPath::from(home.machines().as_path())
+}
+
+/// The machines that asked and were not in the list, the last seen first.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when the file is damaged;
+/// [`Denied`](block::ErrorKind::Denied) or [`Unavailable`](block::ErrorKind::Unavailable) when it cannot be read.
+pub(crate) async fn sightings(home: &Home) -> Result<Vec<Sighting>> {
+    file::read(home.machines_seen()).await
 }
 
 /// Reads the list.
