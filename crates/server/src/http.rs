@@ -218,7 +218,11 @@ pub(crate) async fn answer(
     drop(clients);
     let patience = async {
         tokio::time::sleep(PATIENCE).await;
-        while busy() {
+        if busy() {
+            while busy() {
+                tokio::time::sleep(PATIENCE).await;
+            }
+            // What came of it is still to be answered.
             tokio::time::sleep(PATIENCE).await;
         }
     };
