@@ -7,6 +7,7 @@ use serde_json::Value;
 use sojourn_tests::client::{Client, READ, header};
 use sojourn_tests::{Home, clients, require, tool::shell};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Makes `disk`, an ext4 of 256 MiB with files of which half were deleted, and `sums` of the others.
@@ -283,6 +284,39 @@ fn a_client_that_does_not_read_its_answers_costs_no_state() {
     let cmp = r#"head -c 8192 /dev/zero | tr '\0' '\7' | dd of=old bs=4096 seek=2 conv=notrunc 2>/dev/null
         cmp state old"#;
     shell(home.dir(), &[], cmp);
+    owner.check();
+}
+
+#[test]
+fn state_that_cannot_go_back_after_a_command_keeps_the_disk_up() {
+    require!("mke2fs", "debugfs", "qemu-io", "nbdkit");
+    let owner = Owner::new(16 << 20);
+    let home = &owner.home;
+    shell(home.dir(), &[], "head -c 16M /dev/urandom > state; cp state old");
+    // It fails to write while there is a file `bad`.
+    let socket = home.path("state.sock");
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.current_dir(home.dir()).args(["-f", "--exit-with-parent", "-U"]).arg(&socket);
+    nbdkit.args(["--filter=error", "file", "state", "error-pwrite-rate=1"]);
+    nbdkit.arg(format!("error-pwrite-file={}", home.path("bad").display()));
+    let mut nbdkit = nbdkit.spawn().unwrap();
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(nbdkit.try_wait().unwrap().is_none(), "nbdkit has ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let state = format!("nbd+unix:///?socket={}", socket.display());
+    let script = "qemu-io -f raw -c 'write -P 7 8k 8k' -c flush $uri > io.log && touch bad";
+    let up = owner.up(&["disk", "--state", &state, "--run", script]);
+    shell(home.dir(), &[], "cmp state old");
+    let down = home.fails(6, &["borrow", "down"]);
+    assert!(down.contains("stays up"), "{down}");
+    std::fs::remove_file(home.path("bad")).unwrap();
+    assert_eq!(up.down(&[])["written_back"], 8192);
+    let cmp = r#"head -c 8192 /dev/zero | tr '\0' '\7' | dd of=old bs=4096 seek=2 conv=notrunc 2>/dev/null
+        cmp state old"#;
+    shell(home.dir(), &[], cmp);
+    nbdkit.kill().unwrap();
+    nbdkit.wait().unwrap();
     owner.check();
 }
 

@@ -184,19 +184,28 @@ async fn listen_on(
     server.serve(listener, stop.wait()).await
 }
 
-/// Serves while a command runs, and gives its exit code.
+/// Serves while a command runs, and gives its exit code. Where the state cannot be written back after that, the disk
+/// stays up as `options` say, until [`run`] ends.
 ///
 /// # Errors
-/// When the command cannot be run or the state cannot be written back; when a file system of the owner
-/// is not as it was.
-pub async fn run_command(session: BorrowSession, command: &str) -> Result<ExitCode> {
+/// When the command cannot be run; when a file system of the owner is not as it was; any error from [`run`].
+pub async fn run_command(
+    session: BorrowSession,
+    command: &str,
+    options: BorrowServeOptions,
+) -> Result<ExitCode> {
     let exports = FileExports::new(session.device(), Path::new(&session.name));
     let limits = limits(&Config::default());
     let ended = one_client::run(Arc::new(exports), limits, command, &session.name).await;
     let asked = DownRequest::default();
-    let written = session.write_back(&asked).await;
-    let down = session.end(&asked, *written.as_ref().unwrap_or(&0)).await;
-    written?;
+    let down = match session.write_back(&asked).await {
+        Ok(written) => session.end(&asked, written).await,
+        // What was changed is nowhere else.
+        Err(e) => {
+            tracing::error!(error = e.message(), "the state was not written back");
+            run(session, options, || Ok(())).await?
+        }
+    };
     complain(&down.checked)?;
     ended
 }

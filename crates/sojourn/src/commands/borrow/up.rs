@@ -141,9 +141,14 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
         None => None,
     };
     let session = BorrowSession { name: args.name.clone(), place, carried };
+    let addresses = match args.nbd.is_empty() {
+        true => vec![Address::unix(&paths.nbd)?],
+        false => args.nbd.clone(),
+    };
+    let options = BorrowServeOptions { paths, addresses, insecure: args.insecure };
     match &args.run {
-        Some(command) => serve::run_command(session, command).await,
-        None => serve(args, paths, session, output).await,
+        Some(command) => serve::run_command(session, command, options).await,
+        None => serve(args, options, session, output).await,
     }
 }
 
@@ -368,17 +373,13 @@ fn must_be_writable(base: &dyn Device) -> Result<()> {
 
 async fn serve(
     args: &Args,
-    paths: Paths,
+    options: BorrowServeOptions,
     session: BorrowSession,
     output: Output,
 ) -> Result<ExitCode> {
-    let addresses = match args.nbd.is_empty() {
-        true => vec![Address::unix(&paths.nbd)?],
-        false => args.nbd.clone(),
-    };
-    let uri = addresses.first().map(|address| Uri::new(address.clone(), &args.name).to_string());
+    let address = options.addresses.first();
+    let uri = address.map(|address| Uri::new(address.clone(), &args.name).to_string());
     let view = session.status(uri.unwrap_or_default(), 0);
-    let options = BorrowServeOptions { paths, addresses, insecure: args.insecure };
     let down = serve::run(session, options, || print(&view, output)).await?;
     complain(&down.checked)?;
     Ok(ExitCode::SUCCESS)
