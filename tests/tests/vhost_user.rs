@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sojourn_tests::{
     Client, CountingMachine, Home, Server, VirtioDisk, attached::until, clients, content, require,
 };
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -35,7 +36,7 @@ fn serve(home: &Home) -> Server {
 fn connect(home: &Home, disk: &str) -> VirtioDisk {
     // A server that was killed leaves its sockets.
     let socket = sockets(home).join(disk);
-    until("somebody listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    until("somebody listens", || UnixStream::connect(&socket).is_ok());
     VirtioDisk::connect(&socket).unwrap()
 }
 
@@ -92,7 +93,7 @@ fn sockets_come_and_go_with_the_disks() {
     let server = serve(&home);
     home.disk("bob", "base");
     let bob = sockets(&home).join("bob");
-    until("a socket for a new disk", || bob.exists());
+    until("a socket for a new disk", || UnixStream::connect(&bob).is_ok());
     let mut disk = connect(&home, "bob");
     assert_eq!(disk.write(0, &[7; 4096]), 0);
     // Somebody has it.
@@ -155,7 +156,8 @@ fn an_access_rule_for_reading_makes_a_disk_read_only() {
     home.disk("bob", "base");
     let server = serve(&home);
     let alice = sockets(&home).join("alice");
-    until("there is a socket", || alice.exists());
+    // Its file is there a moment before.
+    until("somebody listens", || UnixStream::connect(&alice).is_ok());
     let refused = VirtioDisk::connect(&alice).err();
     assert_eq!(refused.as_deref(), Some("Device is read-only"), "as the device says");
     let mut disk = VirtioDisk::connect_to_read(&alice).unwrap();
