@@ -18,10 +18,11 @@ use tokio::time::Instant;
 /// [`AT_ONCE`].
 const FRESH: Duration = Duration::from_secs(10);
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Sessions of one client at the same time, counted by their pins.
-const MOST_PINS: usize = 64;
-/// How long a pin counts that was not deleted.
-const PIN_LIFE: Duration = Duration::from_secs(86_400);
+/// Sessions of one client at the same time, counted by their pins. A process that is killed in the middle of an upload
+/// leaves one, and the next one is to get on all the same.
+const MOST_PINS: usize = 1024;
+/// How long a pin counts that was not deleted: twice the time after which one that lives is renewed, as another one.
+const PIN_LIFE: Duration = Duration::from_secs(2 * 3600);
 
 /// A client, by the name in its certificate.
 pub(crate) struct Client {
