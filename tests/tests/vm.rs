@@ -340,6 +340,7 @@ fn a_suspension_returns_before_it_is_in_the_store_and_goes_up_behind() {
     require!("qemu-system-x86_64");
     let (here, there) = two_homes();
     let machine = CountingMachine::create(&here, "work");
+    assert!(here.fails(4, &["vm", "suspend", "work"]).contains("does not run here"));
     machine.vm("start");
     machine.type_in("!");
     machine.wait_for_numbers(2);
@@ -351,9 +352,16 @@ fn a_suspension_returns_before_it_is_in_the_store_and_goes_up_behind() {
     assert_eq!((&stored["parcel"], &stored["released"]), (&"work@1".into(), &true.into()));
     assert!(machine.show().get("pending").is_none());
     assert!(!here.home().join("machines/work/pending").exists());
+    // Whoever asks once more, when nothing is left to wait for, is told the same.
+    for again in [machine.suspend(), machine.vm("suspend")] {
+        assert_eq!((&again["parcel"], &again["released"]), (&"work@1".into(), &true.into()));
+    }
+    let said = here.run(&["vm", "suspend", "--wait", "work"]);
+    assert_eq!(said.trim(), "work@1 is in the store; its disk is released");
     let moved = CountingMachine::of(&there, "work");
     moved.vm("resume");
     moved.wait_for_numbers(2);
+    assert!(here.fails(4, &["vm", "suspend", "work"]).contains("suspend it there"));
     // A line may have been cut by the suspension: its end was said there.
     let said = machine.console() + &moved.console();
     sojourn_tests::counting::numbers(&said).assert_whole();

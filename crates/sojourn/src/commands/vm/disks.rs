@@ -126,6 +126,18 @@ pub(super) async fn is_of(home: &Home, engine: &Engine, parcel: &Parcel) -> Resu
     held.map_err(|e| e.context(format!("parcel {}", parcel.name())))
 }
 
+/// Whether this home has a disk.
+///
+/// # Errors
+/// Any error from the server or the store.
+pub(super) async fn is_here(home: &Home, engine: &Engine, disk: &str) -> Result<bool> {
+    match ask_or(home, engine, DiskRequest::Show { name: disk.to_owned() }).await {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Whether a disk holds what a manifest says, and is here or released; `shown` is what shows it.
 async fn holds(
     store: &Store,

@@ -156,6 +156,9 @@ fn look(view: &RunningView) -> String {
 pub(super) fn stored(view: &StoredView, output: Output) -> Result<()> {
     output.print(view, || {
         let next = if view.released { "; its disk is released" } else { "" };
+        if !view.is_measured() {
+            return format!("{} is in the store{next}", view.parcel);
+        }
         format!(
             "{}: {} of memory stored in {:.2} s, the guest stood still for {:.2} s{next}",
             view.parcel,

@@ -1,21 +1,24 @@
-//! `sojourn vm suspend`: a machine that runs is suspended; what was suspended here, and nothing sends, goes up.
+//! `sojourn vm suspend`: a machine that runs is suspended; what was suspended here, and nothing sends, goes up; of one
+//! that is in the store already, that is told.
 
 use super::args::SuspendArgs;
 use super::asking::{answered, ask_or_gone, does_not_run};
+use super::disks;
 use super::folder::MachineFolder;
 use super::keeper::{self, KeepFor};
 use super::not_sent::NotSent;
 use super::wire::{KeeperReply, KeeperRequest, StoredView};
 use crate::output::Output;
 use crate::progress::Bar;
-use ::vm::{PendingSuspension, machine};
+use ::vm::claim::{ClaimState, RunClaim};
+use ::vm::{Parcel, PendingSuspension, machine};
 use block::{Error, ErrorKind, Result};
-use engine::Home;
+use engine::{Config, Engine, Home, StoreUse};
 
-/// Suspends a machine that runs, or has what was suspended here go up.
+/// Suspends a machine that runs, or has what was suspended here go up, if it is not in the store yet.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) when it does neither; what the keeper answers.
+/// [`Conflict`](ErrorKind::Conflict) when it is not suspended and does not run here; what the keeper answers.
 pub(super) async fn run(args: &SuspendArgs, home: &Home, output: Output) -> Result<()> {
     let SuspendArgs { name, wait } = args;
     let folder = MachineFolder::of(home, name)?;
@@ -31,11 +34,36 @@ pub(super) async fn run(args: &SuspendArgs, home: &Home, output: Output) -> Resu
                 release(home, &folder).await?;
                 KeeperReply::Stored(StoredView::of(parcel))
             }
-            (None, None) => return Err(does_not_run(name)),
+            // It went up before anybody could ask.
+            (None, None) => KeeperReply::Stored(in_store(home, &folder).await?),
         },
     };
     drop(bar);
     answered(name, reply, output)
+}
+
+/// What a machine that does not run was suspended as, when that is in the store and its disk holds it still.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when it is not suspended, or runs on another host; any error from the store.
+async fn in_store(home: &Home, folder: &MachineFolder) -> Result<StoredView> {
+    let name = folder.name();
+    let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
+    let uuid = folder.spec()?.uuid;
+    let own = engine.disks.server().await?;
+    let state = RunClaim::state(&engine.store, name, own).await?.of_machine(&uuid);
+    if let ClaimState::Elsewhere { host, .. } | ClaimState::Silent { host, .. } = state {
+        return Err(Error::conflict(format!("machine {name:?} runs on {host}; suspend it there")));
+    }
+    match Parcel::newest(&engine.store, name).await? {
+        Some(parcel)
+            if parcel.spec.uuid == uuid && disks::is_of(home, &engine, &parcel).await? =>
+        {
+            let here = disks::is_here(home, &engine, &parcel.spec.disk).await?;
+            Ok(StoredView { released: !here, ..StoredView::of(parcel.name()) })
+        }
+        _ => Err(does_not_run(name)),
+    }
 }
 
 /// Has a new keeper release the disk of a machine that is in the store.

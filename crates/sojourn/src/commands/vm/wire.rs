@@ -158,6 +158,11 @@ impl StoredView {
         }
     }
 
+    /// Whether what it cost is known: to whoever had it stored, and waited.
+    pub(super) fn is_measured(&self) -> bool {
+        self.stored_seconds > 0.0
+    }
+
     pub(super) fn new(report: &ParcelReport, released: bool) -> Self {
         Self {
             parcel: report.parcel.name(),
