@@ -85,8 +85,8 @@ Examples:
   sojourn vm suspend work            returns when the machine is safe here; work@5 goes up behind
   sojourn vm suspend --wait work     returns when work@5 is in the store, and the disk is released
 
-Of a machine that is suspended already, what is still to go up is sent, if nothing sends it; when all
-of it is in the store, that is told.")]
+Of a machine that is suspended already, what is still to go up is sent, if nothing sends it; when
+all of it is in the store, that is told.")]
     Suspend(SuspendArgs),
     /// Go on with a suspended machine; what it touches of its memory is fetched as it touches it
     #[command(after_help = "\
