@@ -28,7 +28,7 @@ pub const EPERM: u32 = 1;
 pub const ENOSPC: u32 = 28;
 
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection in the transmission phase.
 pub struct Client<S = UnixStream> {

@@ -8,11 +8,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a server may take to start or to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A home, and a directory for the test's other files.
 pub struct Home {
@@ -149,10 +150,17 @@ impl Home {
     }
 }
 
-/// A port of this machine's own that nobody listens at.
+/// A port of this machine's own that nobody listens at. It is below those that the system gives to connections and to
+/// whoever binds any, and processes begin at different ones: who binds it later finds it free.
 pub fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    listener.local_addr().expect("its address")
+    const LOWEST: u16 = 11_000;
+    const EACH: u16 = 100;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = LOWEST + (std::process::id() % 200) as u16 * EACH;
+    (0..EACH)
+        .map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % EACH)
+        .find_map(|port| TcpListener::bind(("127.0.0.1", port)).and_then(|free| free.local_addr()).ok())
+        .expect("a port")
 }
 
 fn temporary() -> TempDir {

@@ -60,7 +60,7 @@ pub fn sojourn() -> PathBuf {
     path
 }
 
-/// Runs a shell script with the variables `env`; two minutes are its limit. Gives what it printed.
+/// Runs a shell script with the variables `env`; ten minutes are its limit. Gives what it printed.
 pub fn shell(dir: &Path, env: &[(&str, &str)], script: &str) -> String {
     let output = try_shell(dir, env, script);
     let (out, err) = texts(&output);
@@ -100,7 +100,7 @@ pub fn shell_fails(dir: &Path, env: &[(&str, &str)], script: &str) -> String {
 
 fn try_shell(dir: &Path, env: &[(&str, &str)], script: &str) -> Output {
     Command::new("timeout")
-        .args(["-k", "5", "120", "bash", "-euo", "pipefail", "-c", script])
+        .args(["-k", "5", "600", "bash", "-euo", "pipefail", "-c", script])
         .current_dir(dir)
         .env("PATH", path())
         .env("LC_ALL", "C")

@@ -116,7 +116,8 @@ fn a_key_that_is_added_while_the_disk_is_in_use_answers_and_is_hoarded_from() {
     let sources = view[0]["sources"].as_array().unwrap();
     assert_eq!(sources.iter().filter(|source| source["kind"] == "media").count(), 1, "{view}");
     let came = lab.link.down() - before;
-    assert!(came < 1 << 19, "{came} bytes came over the link");
+    // What comes too slowly from the key, as on a busy machine, is asked for over the link, too.
+    assert!(came < 2 << 20, "{came} bytes came over the link");
     client.detach();
     // Nothing of it lies here: what is hoarded comes from the key, too, and stays when that is gone.
     here.run(&["detach", "alice"]);
@@ -126,7 +127,7 @@ fn a_key_that_is_added_while_the_disk_is_in_use_answers_and_is_hoarded_from() {
     let before = lab.link.down();
     here.run(&["attach", "hoard", "alice"]);
     let came = lab.link.down() - before;
-    assert!(came < 1 << 19, "{came} bytes came over the link");
+    assert!(came < 2 << 20, "{came} bytes came over the link");
     std::fs::rename(&key, lab.home.path("gone")).unwrap();
     lab.link.cut();
     here.kill();

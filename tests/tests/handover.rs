@@ -28,6 +28,15 @@ fn followed(home: &Home, before: u64) -> u64 {
     }
 }
 
+/// Waits until so many connections are there.
+fn until_connected(home: &Home, connections: u64) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while home.json(&["status"])["connections"].as_u64() < Some(connections) {
+        assert!(Instant::now() < end, "somebody does not connect");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Ends what no [`Server`](sojourn_tests::Server) is the parent of.
 struct Follower<'a>(&'a Home);
 
@@ -70,6 +79,7 @@ fn clients_at_work_keep_their_connections_over_five_servers() {
             })
         };
         let workers: Vec<_> = disks.into_iter().chain(["e"]).map(work).collect();
+        until_connected(&home, 5);
         let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
         for round in 0..4 {
             std::thread::sleep(Duration::from_millis(150));
@@ -246,6 +256,7 @@ h.shutdown()
             let dir = home.dir();
             let script = format!("qemu-io -f raw{commands} $uri");
             let qemu = scope.spawn(move || set.run(|| shell(dir, &env, &script)));
+            until_connected(&home, 2);
             let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
             let mut moved = 0;
             for _ in 0..3 {
@@ -314,6 +325,7 @@ h.shutdown()
             let set = clients::current();
             let client =
                 scope.spawn(|| set.run(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py")));
+            until_connected(&home, 2);
             let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
             let mut moved = 0;
             for _ in 0..2 {

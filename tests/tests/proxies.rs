@@ -69,7 +69,7 @@ fn through_nbdkits_filters_that_split_retry_and_read_ahead() {
 #[test]
 fn through_qemu_nbd_in_front() {
     clients::each(|| {
-        require!("qemu-nbd", "qemu-io", "qemu-img", "nbdcopy");
+        require!("qemu-nbd", "qemu-io", "qemu-img", "nbdcopy", "nbdinfo");
         let (home, bytes) = disk();
         let server = home.serve();
         let uri = server.uri("d");
@@ -78,8 +78,8 @@ fn through_qemu_nbd_in_front() {
             &[("U", &uri)],
             r#"qemu-nbd -f raw -k "$PWD/front" -x d -t "$U" & front=$!
             trap "kill $front" EXIT
-            for i in $(seq 200); do [ -S front ] && break; sleep 0.05; done
             F="nbd+unix:///d?socket=$PWD/front"
+            for i in $(seq 1200); do nbdinfo --size "$F" > /dev/null 2>&1 && break; sleep 0.05; done
             nbdcopy "$F" out.raw
             qemu-io -f raw -c "write -P 7 1M 64k" -c flush -c "read -P 7 1M 64k" "$F""#,
         );

@@ -495,7 +495,7 @@ fn a_machine_that_is_on_a_medium_goes_on_without_its_bytes_coming_over_the_link(
     let (without, _) = resume("");
     eprintln!("{with} bytes with the key, {without} without");
     // A map that is read slowly from the key comes over the link instead, as on a machine that has much to do.
-    assert!(with * 2 < without, "{with} bytes came with the key, {without} without");
+    assert!(with * 10 < without * 9, "{with} bytes came with the key, {without} without");
     here.run(&["media", "remove", at, "work"]);
     here.fails(3, &["media", "list", at]);
 }

@@ -179,7 +179,10 @@ fn what_nothing_sends_goes_up_when_somebody_looks_at_the_machines_of_the_home() 
     let slow = SlowHome::new();
     let machine = slow.idle_machine_suspended_here();
     assert!(machine.show()["pending"]["keeper"].is_null(), "showing one machine changes nothing");
+    // It goes up behind the command, and not before that has looked.
+    slow.hanging.hold_reads(true);
     let listed = slow.home.command().args(["vm", "list"]).output().unwrap();
+    slow.hanging.hold_reads(false);
     let (out, err) = sojourn_tests::tool::texts(&listed);
     assert!(out.contains("to go up") && err.contains("work@1 was suspended here"), "{out}{err}");
     machine.wait("parcel", || machine.show().get("pending").is_none());

@@ -51,7 +51,7 @@ test("Now shows what the server does", async () => {
   const page = await open("now");
   await page.waitForFunction(() => document.querySelector(".figure dd").textContent === "2");
   await page.waitForFunction(() => /^(≥\s)?[\d,]+$/.test(document.querySelector(".big").textContent));
-  assert.match(await text(page, ".big-note"), /more clients? like the 2 of now/);
+  await page.locator(".big-note", { hasText: /more clients? like the 2 of now/ }).first().waitFor();
   await page.waitForSelector(".forecast .used");
   assert.match(await text(page, ".sentence"), /Hits would change: twice the memory/);
   for (const kind of ["read", "write"]) await page.getByRole("rowheader", { name: kind, exact: true }).waitFor();
@@ -490,6 +490,8 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
         await page.locator(".map summary").click();
         await page.locator(".map td", { hasText: "GiB" }).first().waitFor();
       }
+      // A server that says nothing for a while dims the page.
+      await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
       await page.evaluate(AXE);
       const { violations } = await page.evaluate(() => globalThis.axe.run(document));
       const told = violations.map(

@@ -336,7 +336,12 @@ async fn a_stop_ends_it_and_the_report_tells_what_was_done() {
     let lab = Lab::new([("x", quick())]);
     let far = Request { time: 3_600_000_000_000, ..request(0, Op::Read, 0, 512) };
     let requests = vec![request(0, Op::Read, 0, 512), far];
-    let stop = tokio::time::sleep(Duration::from_millis(50));
+    let stop = async {
+        while lab.log("x").is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
     let report =
         lab.replay_until(requests, "x", stop, |plan| plan.pace = Pace::Times(1.0)).await.unwrap();
     assert_eq!(report.requests, 1);

@@ -52,7 +52,7 @@ async fn a_session_of_any_isid_waits_for_the_writes_of_those_that_its_client_has
 #[tokio::test]
 async fn a_login_behind_writes_that_do_not_end_is_refused_in_time() {
     let gated = gated_disk();
-    let limits = InitiatorLimits { login_deadline: MOMENT, ..InitiatorLimits::default() };
+    let limits = InitiatorLimits { login_deadline: MOMENT * 10, ..InitiatorLimits::default() };
     let rig = Rig::of(Arc::clone(&gated) as _, limits, None).await;
     let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
     old.begin(write(0, 1), 0, &[1; 512]).await;
