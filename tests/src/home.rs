@@ -159,7 +159,9 @@ pub fn free_port() -> SocketAddr {
     let first = LOWEST + (std::process::id() % 200) as u16 * EACH;
     (0..EACH)
         .map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % EACH)
-        .find_map(|port| TcpListener::bind(("127.0.0.1", port)).and_then(|free| free.local_addr()).ok())
+        .find_map(|port| {
+            TcpListener::bind(("127.0.0.1", port)).and_then(|free| free.local_addr()).ok()
+        })
         .expect("a port")
 }
 

@@ -619,7 +619,8 @@ async fn who_does_not_take_its_answers_is_closed_and_holds_up_nobody() {
     let mut held = Vec::new();
     for _ in 0..4 {
         let request = greedy.begin("POST", "/v1/ranges", Bytes::from(body.clone()));
-        let wait = if held.is_empty() { Duration::from_secs(30) } else { Duration::from_millis(500) };
+        let wait =
+            if held.is_empty() { Duration::from_secs(30) } else { Duration::from_millis(500) };
         if let Ok(Ok(response)) = tokio::time::timeout(wait, request).await {
             held.push(response);
         }
