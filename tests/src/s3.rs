@@ -3,7 +3,7 @@
 use crate::home::free_port;
 use crate::tool::path;
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 pub struct S3 {
     child: Child,
     address: String,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl S3 {
@@ -45,7 +45,7 @@ impl S3 {
             assert!(Instant::now() < end, "versitygw does not start");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Some(Self { child, address, _dir: dir })
+        Some(Self { child, address, dir })
     }
 
     /// What its users have in their environment; they reach it at `address`, or where it is.
@@ -56,6 +56,11 @@ impl S3 {
             ("AWS_SECRET_ACCESS_KEY", "secret".into()),
             ("AWS_ENDPOINT_URL", endpoint),
         ]
+    }
+
+    /// The directory of its bucket, with an object in each file.
+    pub fn bucket(&self) -> PathBuf {
+        self.dir.path().join("data/bucket")
     }
 
     /// Where it is.

@@ -248,13 +248,13 @@ fn may_be_elsewhere(error: &Error) -> bool {
 }
 
 /// Reads the body of an object whose key is the hash of it, here, and from another store when it is lost. What
-/// only a source nearby has is in no store.
+/// only a source nearby has is in no store, nor is what is only kept of it on a local disk.
 pub(crate) async fn stored_content(
     store: &Store,
     kind: ObjectKind,
     id: &[u8; 32],
 ) -> Result<Bytes> {
-    match own_content(store, kind, id).await {
+    match inspected_content(store, kind, id).await {
         Err(e) if may_be_elsewhere(&e) => others_content(store, kind, id, e).await,
         own => own,
     }
@@ -268,7 +268,7 @@ async fn others_content(
     failure: Error,
 ) -> Result<Bytes> {
     for source in store.healing().sources() {
-        if let Ok(body) = own_content(&source.store, kind, id).await {
+        if let Ok(body) = inspected_content(&source.store, kind, id).await {
             store.tally().healed();
             tracing::warn!(
                 source = ?source.store, error = %failure, "an object was read from another store"
@@ -279,9 +279,18 @@ async fn others_content(
     Err(failure)
 }
 
-/// Reads the body of an object whose key is the hash of it, from this store alone.
-pub(crate) async fn own_content(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Result<Bytes> {
+/// Reads the body of an object whose key is the hash of it, from this store alone or what is kept of it.
+async fn own_content(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Result<Bytes> {
     object::read_content(store.backend(), store.settings(), kind, id).await
+}
+
+/// The same from the store itself, for whoever wants to know what is in it.
+pub(crate) async fn inspected_content(
+    store: &Store,
+    kind: ObjectKind,
+    id: &[u8; 32],
+) -> Result<Bytes> {
+    object::read_fresh_content(store.backend(), store.settings(), kind, id).await
 }
 
 #[cfg(test)]

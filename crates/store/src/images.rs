@@ -2,12 +2,18 @@
 //!
 //! The one place where these are decided; commands, disks and servers ask here.
 
-use crate::gc;
+use crate::object_kind::ObjectKind;
 use crate::{
-    DamagedRef, ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
+    DamagedRef, ImageName, Listing, Manifest, ManifestId, RefBody, RefKind, RefRecord, SegmentId,
+    Session, Store,
 };
+use crate::{gc, heal};
 use block::{Error, ErrorKind, Result};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{HashMap, HashSet};
+
+/// Segments that are read at the same time.
+const SEGMENTS: usize = 8;
 
 /// The label that says where an image version came from.
 pub const SOURCE: &str = "source";
@@ -154,7 +160,11 @@ async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
     let listed = objects::list(store.backend(), crate::pack::PREFIX).await?;
     let packs: HashSet<String> = listed.iter().map(|meta| meta.location.to_string()).collect();
     for id in body.roots()? {
-        let chunks = async { store.stored_manifest(&id).await?.chunks().await };
+        let chunks = async {
+            let manifest = store.stored_manifest(&id).await?;
+            must_have_segments(store, &manifest).await?;
+            manifest.chunks().await
+        };
         let chunks = match chunks.await {
             Ok(chunks) => chunks,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
@@ -173,6 +183,16 @@ async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Reads the segments of a manifest from the store, and not from what is kept of them elsewhere.
+async fn must_have_segments(store: &Store, manifest: &Manifest) -> Result<()> {
+    let segments: HashSet<SegmentId> =
+        (0..manifest.segments()).filter_map(|index| manifest.segment_id(index)).collect();
+    let read = |id: SegmentId| async move {
+        heal::stored_content(store, ObjectKind::Segment, id.as_bytes()).await.map(drop)
+    };
+    stream::iter(segments).map(read).buffer_unordered(SEGMENTS).try_collect().await
 }
 
 /// The newest version of each image among `versions`, by the image's name.

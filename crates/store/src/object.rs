@@ -126,8 +126,32 @@ pub(crate) async fn read_content(
 ) -> Result<Bytes> {
     let key = kind.key(&blake3::Hash::from_bytes(*id));
     let body = read(backend, settings, kind, &key).await?;
+    must_be(settings, kind, &key, id, body)
+}
+
+/// The same from the store itself, and not from what is kept of it on a local disk.
+pub(crate) async fn read_fresh_content(
+    backend: &dyn ObjectStore,
+    settings: &Settings,
+    kind: ObjectKind,
+    id: &[u8; 32],
+) -> Result<Bytes> {
+    let key = kind.key(&blake3::Hash::from_bytes(*id));
+    let bytes = objects::get_with(backend, &key, max_len(kind), Some(Hint::Fresh)).await?;
+    let body = decode(settings, kind, &key, bytes)?;
+    must_be(settings, kind, &key, id, body)
+}
+
+/// A body, if it is that of the object with this id.
+fn must_be(
+    settings: &Settings,
+    kind: ObjectKind,
+    key: &str,
+    id: &[u8; 32],
+    body: Bytes,
+) -> Result<Bytes> {
     if id_of(settings, kind, &body) != *id {
-        return Err(damaged(&key, "its hash is wrong"));
+        return Err(damaged(key, "its hash is wrong"));
     }
     Ok(body)
 }

@@ -235,7 +235,7 @@ impl Repair<'_> {
             if self.report.restored.contains(key) {
                 continue;
             }
-            match heal::own_content(self.store, kind, &id).await {
+            match heal::inspected_content(self.store, kind, &id).await {
                 // Somebody was quicker, or what is wrong with it was written so.
                 Ok(_) => continue,
                 Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {}
@@ -274,7 +274,7 @@ impl Repair<'_> {
         });
         let alike = given.filter(|other| self.store.shares_ids(other));
         for other in alike.chain(asked.iter().map(|source| &source.store)) {
-            if let Ok(body) = heal::own_content(other, kind, id).await {
+            if let Ok(body) = heal::inspected_content(other, kind, id).await {
                 return Some(body);
             }
         }

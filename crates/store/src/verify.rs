@@ -147,6 +147,19 @@ pub(crate) async fn read(
     Ok(outcomes)
 }
 
+/// Does what [`read`] does, of the store itself and not of what is kept of it on a local disk: for whoever is about to
+/// delete what else has these chunks.
+pub(crate) async fn read_fresh(
+    store: &Store,
+    chunks: Vec<ChunkRef>,
+) -> Vec<(ChunkRef, Result<()>)> {
+    let read = |at: ChunkRef| async move {
+        let outcome = store.read_fresh_at(&at).await;
+        (at, store.count(&at, outcome.map(|_| ())))
+    };
+    stream::iter(chunks).map(read).buffer_unordered(CONCURRENCY).collect().await
+}
+
 /// A chunk at its place, in a number: the ids are keyed hashes.
 pub(crate) fn fingerprint(at: &ChunkRef) -> u64 {
     let word = |bytes: &[u8; 32]| bytes.iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b));

@@ -11,6 +11,7 @@ use block::{Device, Error, Result};
 use bytes::Bytes;
 use engine::Config;
 use engine::Home;
+use engine::StoreUse;
 use engine::sources::{self, SourcePlace};
 use lookaside::ChunkSource;
 use std::process::ExitCode;
@@ -51,7 +52,7 @@ impl Runnable for Args {
 /// Repairs.
 async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let store = stores::open(home, &config).await?;
+    let store = stores::open_for(home, &config, StoreUse::Inspection).await?;
     let mut from = Vec::with_capacity(args.from.len());
     for place in &args.from {
         from.push(source(place, &store, home, &config).await?);

@@ -7,7 +7,7 @@ use crate::stores;
 use block::{ByteSize, Error, Result};
 use engine::Config;
 use engine::Home;
-use engine::{self, sources};
+use engine::{self, StoreUse, sources};
 use std::fmt::Write;
 use std::process::ExitCode;
 use store::verify::{Fault, FaultState, StoreVerifyReport, Touched, VerifyOptions};
@@ -61,7 +61,7 @@ impl Runnable for Args {
 /// Verifies.
 async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let store = stores::open(home, &config).await?;
+    let store = stores::open_for(home, &config, StoreUse::Inspection).await?;
     sources::add(&store, &args.source, home, &config).await?;
     let mut names = Vec::with_capacity(args.names.len());
     for name in &args.names {

@@ -138,7 +138,7 @@ async fn only_in(
     // In an order that does not depend on chance: a simulation takes the same course again.
     places.sort_unstable_by_key(|at| (at.pack, at.offset));
     let mut sound: HashSet<ChunkRef> = HashSet::new();
-    for (at, outcome) in verify::read(store, places).await? {
+    for (at, outcome) in verify::read_fresh(store, places).await {
         if outcome.is_ok() {
             sound.insert(at);
         }
@@ -146,7 +146,7 @@ async fn only_in(
     for (at, stays) in in_use {
         let is_last =
             !stays.iter().any(|place| sound.contains(place)) && !only.contains_key(&at.pack);
-        if is_last && store.read_at(at).await.is_ok() {
+        if is_last && store.read_fresh_at(at).await.is_ok() {
             let bad: Vec<String> =
                 stays.iter().map(|place| pack::path(&place.pack).to_string()).collect();
             let why = Error::corrupt(format!(

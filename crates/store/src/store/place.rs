@@ -22,13 +22,19 @@ impl Store {
         let plain = match at.decode(self.settings(), stored) {
             // What is kept of the object on a local disk may be older than its repair.
             Err(e) if e.kind() == ErrorKind::Corrupt => {
-                let hint = objects::Hint::Fresh;
-                let fresh = objects::get_range_with(self.backend(), &path, offset, len, hint).await;
-                at.decode(self.settings(), fresh.map_err(|_| e)?)?
+                self.read_fresh_at(at).await.map_err(|_| e)?
             }
             other => other?,
         };
         Ok(on_its_own(at, plain))
+    }
+
+    /// The same from the store itself, and not from what is kept of it on a local disk.
+    pub(crate) async fn read_fresh_at(&self, at: &ChunkRef) -> Result<Bytes> {
+        let (path, hint) = (pack::path(&at.pack), objects::Hint::Fresh);
+        let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
+        let stored = objects::get_range_with(self.backend(), &path, offset, len, hint).await?;
+        at.decode(self.settings(), stored)
     }
 
     /// Reads chunks of one pack in one request, so that whatever keeps what is read of this store has them

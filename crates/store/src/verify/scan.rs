@@ -277,7 +277,9 @@ impl<'a> VerifyScan<'a> {
     async fn boot_list(&mut self, id: &str, holder: &Holder) -> Result<()> {
         let key = ObjectKind::BootList.key(&id);
         let read = match id.parse::<ManifestId>() {
-            Ok(id) => heal::own_content(self.store, ObjectKind::BootList, id.as_bytes()).await,
+            Ok(id) => {
+                heal::inspected_content(self.store, ObjectKind::BootList, id.as_bytes()).await
+            }
             Err(e) => Err(e),
         };
         if let Err(e) = read {
@@ -299,7 +301,7 @@ impl<'a> VerifyScan<'a> {
     ) -> Result<Option<Bytes>> {
         // Where every object is read, it was counted then.
         self.report.objects += u64::from(self.maps.insert(fingerprint_of(key)) && !self.whole);
-        let failure = match heal::own_content(self.store, kind, id).await {
+        let failure = match heal::inspected_content(self.store, kind, id).await {
             Ok(body) => return Ok(Some(body)),
             Err(e) => e,
         };
@@ -551,15 +553,15 @@ async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<CheckedObject>
     let id = || name.parse::<ManifestId>().map_err(|_| crate::wire::damaged(key, "its name"));
     match kind {
         ObjectKind::Root => {
-            let body = heal::own_content(store, kind, id()?.as_bytes()).await?;
+            let body = heal::inspected_content(store, kind, id()?.as_bytes()).await?;
             manifest_root::decode(key, &body)?;
         }
         ObjectKind::Segment => {
-            let body = heal::own_content(store, kind, id()?.as_bytes()).await?;
+            let body = heal::inspected_content(store, kind, id()?.as_bytes()).await?;
             Segment::decode(key, body, SEGMENT_PAGES as u32)?;
         }
         ObjectKind::BootList | ObjectKind::Condemned => {
-            heal::own_content(store, kind, id()?.as_bytes()).await?;
+            heal::inspected_content(store, kind, id()?.as_bytes()).await?;
         }
         ObjectKind::Moved => {
             let pack = name.parse().map_err(|_| crate::wire::damaged(key, "its name"))?;
