@@ -162,7 +162,7 @@ struct Repair<'a> {
     progress: &'a dyn Progress,
     report: RepairReport,
     /// Packs that are there and were healed as far as is known, but whose indexes cannot be read.
-    unlisted: Vec<PackId>,
+    unlisted: Vec<BadPack>,
 }
 
 /// What was found of a bad pack's chunks.
@@ -336,14 +336,17 @@ impl Repair<'_> {
     /// Deletes the healed packs whose indexes cannot be read, unless a chunk is lost that one of them may
     /// have.
     async fn delete_unlisted(&mut self) -> Result<()> {
-        for pack in std::mem::take(&mut self.unlisted) {
-            if self.report.lost_chunks > 0 {
+        for plan in std::mem::take(&mut self.unlisted) {
+            let pack = plan.pack;
+            // All of that was looked at before other packs were healed, which may have taken long.
+            if self.report.lost_chunks > 0 || self.are_others_at_work().await? {
                 tracing::warn!(
                     %pack,
-                    "a damaged pack stays, as it may have chunks that are found nowhere; repair the store again \
-                     when those are healed"
+                    "a damaged pack stays, as it may have chunks that are found nowhere, or that another command \
+                     stores just now; repair the store again when those are healed, and that has ended"
                 );
-            } else {
+            } else if !self.came_back(&plan).await? {
+                self.must_be_alive().await?;
                 objects::delete(self.store.backend(), pack::path(&pack).as_ref()).await?;
             }
         }
@@ -446,6 +449,7 @@ impl Repair<'_> {
         let before = old.iter().flat_map(|old| old.chunks().collect::<Vec<_>>());
         let all: Vec<ChunkRef> = places.into_iter().chain(before).collect();
         let led = !all.is_empty();
+        self.must_be_alive().await?;
         if led {
             rewritten::save(self.store, &pack, all).await?;
         }
@@ -456,9 +460,8 @@ impl Repair<'_> {
                  what another command stores just now; repair the store again when those are healed, and that \
                  has ended (`sojourn store sessions list` shows it)"
             );
-        } else if plan.there && !plan.is_layout_known {
-            self.unlisted.push(pack);
-        } else if plan.there {
+        } else if plan.there && plan.is_layout_known {
+            self.must_be_alive().await?;
             objects::delete(self.store.backend(), &key).await?;
         }
         if into.is_empty() && !plan.there && led {
@@ -466,7 +469,19 @@ impl Repair<'_> {
         } else {
             self.report.rewritten.push(RewrittenPack { pack, into });
         }
+        if plan.there && !plan.is_partly_known && !plan.is_layout_known {
+            self.unlisted.push(plan);
+        }
         Ok(())
+    }
+
+    /// Fails once the repair was taken for dead, as after a long standstill: a collection may have deleted what it
+    /// wrote then, and what that replaces has to stay.
+    async fn must_be_alive(&self) -> Result<()> {
+        match self.session {
+            Some(session) => session.check().await,
+            None => Ok(()),
+        }
     }
 
     /// Whether another session may have stored what it has not published: no name leads there yet.

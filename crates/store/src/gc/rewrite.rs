@@ -83,6 +83,7 @@ pub(crate) async fn rewrite(
         finish(session, builder, &mut waiting, 0, &mut moves).await?;
     }
     done.packs.extend(moves.keys());
+    session.check().await?;
     redirect(store, marks, &moves).await?;
     Ok(done)
 }
@@ -147,6 +148,8 @@ async fn finish(
         old.placed = old.chunks.len();
     }
     let finished = waiting.len() - unfinished;
+    // A collection that was taken for dead may have lost the new packs: nothing leads there.
+    session.check().await?;
     for old in waiting.drain(..finished) {
         save(store, &old.pack, &old.chunks).await?;
         moves.entry(old.pack).or_default().extend(old.chunks);

@@ -541,6 +541,45 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
 }
 
 #[tokio::test]
+async fn a_damaged_pack_that_came_back_or_that_others_may_need_is_not_deleted_at_the_end() {
+    let lab = lab().await;
+    let source = [RepairSource::Store(lab.copy().await)];
+    let key = lab.keys("packs").await.remove(0);
+    let good = lab.bytes(&key).await;
+    lab.change(&key, |bytes| bytes[20..].fill(7)).await;
+    let options = verify::VerifyOptions { deep: true, ..verify::VerifyOptions::default() };
+    let full = verify::store(&lab.store, &options, &()).await.unwrap();
+    let session = testing::session(&lab.store).await;
+    let mut repair = Repair {
+        store: &lab.store,
+        sources: &source,
+        session: Some(&session),
+        progress: &(),
+        report: RepairReport::default(),
+        unlisted: Vec::new(),
+    };
+    let pack = crate::pack::id_of_key(&key).unwrap();
+    let plan = async |repair: &Repair<'_>| repair.plans(&[pack], &full).await.unwrap().remove(0);
+    // Somebody else stores just now.
+    let other = testing::session(&lab.store).await;
+    repair.unlisted.push(plan(&repair).await);
+    repair.delete_unlisted().await.unwrap();
+    assert!(lab.keys("packs").await.contains(&key));
+    other.close(Ok(())).await.unwrap();
+    // Somebody has stored the same again.
+    let bad = lab.bytes(&key).await;
+    repair.unlisted.push(plan(&repair).await);
+    lab.backend.put(&Path::from(key.as_str()), good.clone().into()).await.unwrap();
+    repair.delete_unlisted().await.unwrap();
+    assert!(lab.bytes(&key).await == good);
+    lab.backend.put(&Path::from(key.as_str()), bad.into()).await.unwrap();
+    repair.unlisted.push(plan(&repair).await);
+    repair.delete_unlisted().await.unwrap();
+    assert!(!lab.keys("packs").await.contains(&key));
+    session.close(Ok(())).await.unwrap();
+}
+
+#[tokio::test]
 async fn maps_come_from_the_stores_that_readers_ask_too() {
     let lab = lab().await;
     lab.store.add_source(lab.copy().await).unwrap();
