@@ -2,6 +2,7 @@
 //! what has come is not asked for again.
 
 use super::patient::{Attempts, Patient, failure};
+use super::requests::MostBytes;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream;
@@ -79,7 +80,11 @@ impl Patient {
         let mut came = None;
         loop {
             let before = came.as_ref().map_or(0, |body: &PartialBody| body.len);
-            let Err(failed) = self.go_on(location, options, &mut came).await else { break };
+            let failed = match self.go_on(location, options, &mut came).await {
+                Ok(None) => break,
+                Ok(Some(too_long)) => return Ok(too_long),
+                Err(failed) => failed,
+            };
             if came.as_ref().is_some_and(|body| body.len > 0 && body.rest().is_empty()) {
                 // The link broke behind the last byte.
                 break;
@@ -93,20 +98,24 @@ impl Patient {
             .ok_or_else(|| failure(ErrorKind::UnexpectedEof, "there was no answer".to_owned()))
     }
 
-    /// One request, for what has not come yet.
+    /// One request, for what has not come yet. An answer that is longer than whoever asked can use is given as it is.
     async fn go_on(
         &self,
         location: &Path,
         options: &GetOptions,
         came: &mut Option<PartialBody>,
-    ) -> Result<()> {
+    ) -> Result<Option<GetResult>> {
         let mut options = options.clone();
         if let Some(body) = came.as_ref().filter(|body| body.len > 0) {
             options.range = Some(GetRange::Bounded(body.rest()));
         }
         let (read, began) = (self.ask(), Instant::now());
         let limit = self.patience().read;
-        let answer = self.within(limit, self.backend().get_opts(location, options)).await??;
+        let asking = self.backend().get_opts(location, options.clone());
+        let answer = self.within(limit, asking).await??;
+        if MostBytes::is_exceeded(&options, answer.meta.size) {
+            return Ok(Some(answer));
+        }
         let body = match came {
             Some(body) if body.len > 0 => {
                 if !body.goes_on_with(&answer) {
@@ -134,7 +143,7 @@ impl Patient {
         }
         read.succeeded();
         self.came(wanted.end - wanted.start, began);
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -246,6 +255,16 @@ mod tests {
             assert_eq!(link.carried.load(Ordering::Relaxed), LEN as u64);
             assert_eq!(link.requests.load(Ordering::Relaxed), 4);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_an_object_that_is_longer_than_it_may_be_is_not_read() {
+        let (link, patient, path) = link(usize::MAX, false).await;
+        let read = crate::get(&patient, path.as_ref(), LEN as u64 - 1).await;
+        assert_eq!(read.unwrap_err().kind(), block::ErrorKind::Corrupt);
+        assert_eq!(link.carried.load(Ordering::Relaxed), 0);
+        let read = crate::get(&patient, path.as_ref(), LEN as u64).await;
+        assert_eq!(read.unwrap(), content(0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -422,7 +422,7 @@ impl super::layer::ObjectLayer for PieceCache {
                 && !options.head
                 && options.range.is_none();
             let found = self.inner.get_opts(location, options).await?;
-            if !for_next {
+            if !for_next || found.meta.size > LONGEST {
                 return Ok(found);
             }
             let bytes = found.bytes().await?;

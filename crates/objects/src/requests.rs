@@ -80,6 +80,7 @@ pub async fn get_with(
 ) -> Result<Bytes> {
     let path = Path::from(key);
     let mut options = GetOptions::default();
+    options.extensions.insert(MostBytes(limit));
     if let Some(hint) = hint {
         options.extensions.insert(hint);
     }
@@ -137,6 +138,17 @@ fn beyond_end(path: &Path, offset: u64, len: u64, source: object_store::Error) -
         return Error::corrupt(message).with_source(mapped);
     }
     mapped
+}
+
+/// How many bytes an object may have whose body is wanted: that of a longer one is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MostBytes(pub(crate) u64);
+
+impl MostBytes {
+    /// Whether an object is longer than whoever asked for all of it can use.
+    pub(crate) fn is_exceeded(options: &GetOptions, size: u64) -> bool {
+        options.extensions.get::<Self>().is_some_and(|most| size > most.0)
+    }
 }
 
 /// A wish of one read to the layers in front of the backend.
