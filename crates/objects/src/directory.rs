@@ -18,6 +18,7 @@ mod placed;
 #[cfg(test)]
 mod tests;
 
+use crate::Hint;
 use async_trait::async_trait;
 use block::fs::{DirectoryEntry, File, FileType, FsPath, Metadata, Open};
 use block::{ErrorKind as Kinds, offload};
@@ -426,6 +427,9 @@ impl ObjectStore for Directory {
             let found = file.metadata().map_err(|e| failed(&path, e))?;
             if found.kind != FileType::File {
                 return Err(failed(&path, io::ErrorKind::NotFound.into()));
+            }
+            if options.extensions.get() == Some(&Hint::Durable) {
+                path.above().sync_directory().map_err(undurable)?;
             }
             let meta = meta(location, &found);
             options.check_preconditions(&meta)?;

@@ -84,8 +84,8 @@ pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters, SLOWEST_LINK};
 pub use pieces::KeepSettings;
 pub use requests::{
-    Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
-    get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
+    Created, Hint, create_content, delete, durable_head, error, get, get_range, get_range_with,
+    get_ranges, get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
 };
 pub use round_trip::RoundTrip;
 pub use staging::sweep_staging;

@@ -158,6 +158,8 @@ pub enum Hint {
     Fresh,
     /// Just this range, without its neighbourhood.
     Exact,
+    /// Of an object whose name is on stable storage when that is answered.
+    Durable,
 }
 
 /// Reads a range as [`get_range`] does, with a wish.
@@ -284,6 +286,15 @@ pub async fn put_over(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Res
 /// What is known of an object without reading it.
 pub async fn head(backend: &dyn ObjectStore, key: &str) -> Result<ObjectMeta> {
     backend.head(&Path::from(key)).await.map_err(|e| error(key, e))
+}
+
+/// What is known of an object, whose name is on stable storage then: for whoever relies on what a writer may have left
+/// that was killed before it had made that sure.
+pub async fn durable_head(backend: &dyn ObjectStore, key: &str) -> Result<ObjectMeta> {
+    let mut options = GetOptions { head: true, ..GetOptions::default() };
+    options.extensions.insert(Hint::Durable);
+    let answer = backend.get_opts(&Path::from(key), options).await.map_err(|e| error(key, e))?;
+    Ok(answer.meta)
 }
 
 /// Deletes an object; that it is gone already is as good.

@@ -92,7 +92,8 @@ impl ChunkTable {
                 else {
                     return Ok(None);
                 };
-                match objects::head(backend, key).await {
+                // Its writer may have been killed before its name was on stable storage.
+                match objects::durable_head(backend, key).await {
                     Ok(there) if there.size == pack.size => Ok(Some(index)),
                     Ok(_) => Ok(None),
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
