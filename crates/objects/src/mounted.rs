@@ -86,8 +86,10 @@ impl Mounted {
     async fn take_away(&self, location: &Path) {
         let (place, name) = (PathBuf::from(&self.away.0), PathBuf::from(location.as_ref()));
         let removed = offload(move || {
-            if place.join(SETTINGS).exists() {
-                return Ok(()); // it is back: what is there is the store's
+            // Only where it is sure that the store is away: what is there else may be the store's.
+            match std::fs::symlink_metadata(place.join(SETTINGS)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                _ => return Ok(()),
             }
             let _ = std::fs::remove_file(place.join(&name));
             // The directories that were made for it, while they are empty.
