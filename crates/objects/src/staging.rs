@@ -22,7 +22,11 @@ pub fn sweep_staging(store: impl Into<FsPath>, age: Duration, dry_run: bool) -> 
     let probe = store.join("clock#0");
     let now = probe.open(Open::REPLACE).and_then(|file| file.metadata());
     let now = now.map_err(|e| probe.error(e))?.modified;
-    probe.remove_file().map_err(|e| probe.error(e))?;
+    // Another collection's look at the time may have removed it.
+    match probe.remove_file() {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(probe.error(e)),
+        _ => {}
+    }
     let mut swept = Amount::default();
     walk(&store, DEPTH, &mut |path| {
         let Some((len, modified)) = left_over(path)? else { return Ok(()) };
