@@ -179,12 +179,15 @@ impl Inner {
         let age = renewed.duration_since(self.began).as_secs();
         let (sequence, what) = (self.sequence, self.what.clone());
         let fresh = Pin { sequence, age, what, holds: holds.clone() }.write(&self.store).await?;
+        // Whatever comes of it: the session's end removes it.
+        pinned.earlier.push(fresh);
         let old = pinned.id;
         // The two overlap, or else the session was taken for dead in between.
         if !pin::exists(&self.store, &old).await? {
             pin::delete(&self.store, &fresh).await?;
             return Err(lost(&self.what));
         }
+        pinned.earlier.retain(|id| *id != fresh);
         pinned.earlier.push(old);
         (pinned.id, pinned.held, pinned.renewed) = (fresh, holds, renewed);
         Ok(())

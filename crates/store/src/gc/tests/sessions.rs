@@ -160,6 +160,32 @@ async fn a_session_that_cannot_tell_whether_it_lives_gives_a_name_back_that_it_w
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pin_whose_writer_could_not_ask_for_the_one_before_goes_with_its_session() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = Arc::clone(&is_cut);
+    let clocked = Clocked::new(testing::NOW);
+    let backend = ScriptedStore::new(Arc::new(clocked.clone()), move |call| match call {
+        StoreCall::Get(path) if path.as_ref().starts_with("pins/") && cut.load(Relaxed) => {
+            StoreFault::Fail(std::io::ErrorKind::PermissionDenied)
+        }
+        _ => StoreFault::None,
+    });
+    let store =
+        Store::create(Arc::new(backend), testing::settings(), testing::world(1)).await.unwrap();
+    publish(&store, "a:1", &[3]).await;
+    let found = store.refs().get(RefKind::Image, "a:1").await.unwrap().unwrap();
+    let held = found.body.manifest.unwrap();
+    let session = testing::session(&store).await;
+    is_cut.store(true, Relaxed);
+    session.hold_manifests(&[held]).await.unwrap_err();
+    assert_eq!(count(&clocked, "pins").await, 2);
+    is_cut.store(false, Relaxed);
+    session.check().await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    assert_eq!(count(&clocked, "pins").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_renews_its_pin_and_is_not_taken_for_dead() {
     let (store, backend) = fresh().await;
     let session = testing::session(&store).await;
