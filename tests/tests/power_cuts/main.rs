@@ -153,16 +153,18 @@ fn record(
     let record = disk.record().clone();
     let mut load = Load::prepare(&home, &record, device.device(), &dying, seed);
     let begin = record.position();
-    (0..rounds).for_each(|_| load.round());
+    // What servers get to before they die is a matter of time: on a busy machine there are more of them.
+    let is_load = |load: &Load| load.count("servers killed") > 1 && load.count("disk snapshot") > 0;
+    (0..rounds * 10).any(|round| {
+        load.round();
+        round + 1 >= rounds && is_load(&load)
+    });
     println!(
         "{file_system:?}: recorded in {:.0} s: {}",
         began.elapsed().as_secs_f64(),
         load.summary()
     );
-    assert!(
-        load.count("servers killed") > 1 && load.count("disk snapshot") > 0,
-        "that was no load"
-    );
+    assert!(is_load(&load), "that was no load");
     let ledger = std::mem::take(&mut load.ledger);
     mounted.unmount().unwrap();
     drop(device);
