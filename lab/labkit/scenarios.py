@@ -274,16 +274,16 @@ def kept_device(server, golden):
 
 
 GATEWAY_RULES = """access = [
-  {{ certificate = "lab", write = ["scratch", "second"], read = ["blank:*"] }},
+  {{ certificate = "lab", write = ["*"], read = ["*"] }},
   {{ uid = {uid}, write = ["*"] }},
 ]
 """
 
 
-def gateway(server, disks, name):
+def gateway(server, disks, image, name):
     """Starts a server whose disks are taken through its gateway; its port, and a disk with the certificates."""
     for disk in disks:
-        server.command("disk", "create", disk, "--from", "blank")
+        server.command("disk", "create", disk, "--from", image)
         server.command("disk", "release", disk)
     for words in (["ca"], ["server", name], ["client", "lab"]):
         server.command("cert", *words)
@@ -299,13 +299,19 @@ def gateway(server, disks, name):
     return port, pki
 
 
+TRAVELLER = ("dd if=/dev/vdb of=/run/sojourn bs=1M && chmod +x /run/sojourn && mkdir /run/pki && "
+             "tar -C /run/pki -xf /dev/vdc && chmod -R go= /run/pki && modprobe virtio_net && modprobe nbd && "
+             "ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0")
+"""Has a guest with the disks of the program and the certificates be ready to attach others."""
+
+
 def attached_device(server, golden):
     """A guest's ext4 on an attached disk: its keeper, its agent and the server are killed, and it goes back."""
     blank, program = os.path.join(server.sockets, "blank.raw"), program_disk(server)
     with open(blank, "wb") as f:
         f.truncate(SCRATCH)
     server.command("image", "import", blank, "blank")
-    port, pki = gateway(server, ["scratch", "second"], "10.0.2.2")
+    port, pki = gateway(server, ["scratch", "second"], "blank", "10.0.2.2")
     own = os.path.join(server.sockets, "box.raw")
     run_command(["cp", "--sparse=always", os.path.join(golden, "golden.raw"), own])
     sojourn = "/run/sojourn --home /run/home"
@@ -318,9 +324,7 @@ def attached_device(server, golden):
 
     with Guest(golden, own, memory=768, cpus=2, network=True, more=[program, pki]) as guest:
         guest.start().ready()
-        guest.execute("dd if=/dev/vdb of=/run/sojourn bs=1M && chmod +x /run/sojourn && mkdir /run/pki && "
-                      "tar -C /run/pki -xf /dev/vdc && chmod -R go= /run/pki && modprobe virtio_net && modprobe nbd && "
-                      "ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0")
+        guest.execute(TRAVELLER)
         guest.execute(attach)
         guest.execute(attach.replace("scratch", "second").replace("nbd0", "nbd1"))
         guest.execute("mkfs.ext4 -q /dev/nbd1 && mkfs.ext4 -q /dev/nbd0 && mkdir -p /mnt/x && mount /dev/nbd0 /mnt/x")
@@ -358,9 +362,90 @@ def attached_device(server, golden):
             "loaded": load["note"], "checked": check["note"], "errors": int(errors)}
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, firmware,
-                                                 device_mapper, netboot.blank_machines, netboot.more_blank_machines,
-                                                 packaged.packaged, travel.hop)}
+AWHILE, LONG = 20, 60
+"""Seconds that an attached disk is without its server, or its stalled link; and without any link."""
+
+
+def attached_root(server, golden):
+    """The root file system of a real guest on an attached device, read and written while the server is away, is killed,
+    and the link is cut, stalls and is down."""
+    program = program_disk(server)
+    port, pki = gateway(server, ["root"], "debian", "10.0.2.2")
+    own = os.path.join(server.sockets, "box.raw")
+    run_command(["cp", "--sparse=always", os.path.join(golden, "golden.raw"), own])
+    outages = ("restarted server", "killed server", "cut link", "stalled link", "link down")
+
+    def begin(number):
+        """Reads a part of the files that nobody has read yet, and writes others, beside what comes."""
+        guest.execute(f"(rm -rf /mnt/x/load; fsload /mnt/x/load {ROUNDS} >/run/load.log 2>&1 && "
+                      f"touch /run/loaded.{number}) "
+                      "</dev/null >/dev/null 2>&1 & "
+                      f"(cd /mnt/x && xargs -d '\\n' -a /run/part.{number} md5sum >/run/sums.{number} && "
+                      f"touch /run/read.{number}) </dev/null >/dev/null 2>&1 &")
+
+    def wait(number, seconds):
+        time.sleep(seconds)
+        guest.execute(f"[ ! -e /run/read.{number} ]")
+
+    def outage(name, number):
+        start = {"options": ("--gateway", f"127.0.0.1:{port}")}
+        match name:
+            case "restarted server":
+                server.stop()
+                begin(number)
+                wait(number, AWHILE)
+                server.start(**start)
+            case "killed server":
+                server.crash()
+                begin(number)
+                wait(number, AWHILE)
+                server.start(**start)
+            case "cut link":
+                begin(number)
+                for _ in range(10):
+                    link.cut()
+                    time.sleep(0.2)
+            case "stalled link":
+                link.stall()
+                begin(number)
+                wait(number, AWHILE)
+                link.go()
+            case "link down":
+                guest.execute("ip link set eth0 down")
+                begin(number)
+                wait(number, LONG)
+                guest.execute("ip link set eth0 up")
+
+    with Link(port) as link, Guest(golden, own, memory=768, cpus=2, network=True, more=[program, pki]) as guest:
+        guest.start().ready()
+        guest.execute(TRAVELLER)
+        guest.execute(f"/run/sojourn --home /run/home attach root --from https://10.0.2.2:{link.port} --tls-dir /run/pki "
+                      "--device /dev/nbd0")
+        # It is the system that the guest itself runs.
+        root = "/dev/nbd0p" + guest.execute("findmnt -no SOURCE / | grep -o '[0-9]*$'")["note"]
+        guest.execute(f"mkdir -p /mnt/x && mount {root} /mnt/x && cd / && find usr -type f | sort > /run/files && "
+                      f"split -n r/{len(outages)} -d -a 1 /run/files /run/part.")
+        seconds = {}
+        for number, name in enumerate(outages):
+            began = time.monotonic()
+            outage(name, number)
+            guest.execute(f"until [ -e /run/read.{number} ] && [ -e /run/loaded.{number} ]; do sleep 0.1; done",
+                          timeout=180)
+            seconds[name] = round(time.monotonic() - began, 1)
+            guest.execute(f"cd / && md5sum --quiet -c /run/sums.{number}")
+            guest.execute("dd if=/dev/urandom of=/mnt/x/probe bs=64k count=4 conv=fsync && umount /mnt/x && "
+                          f"e2fsck -fn {root} && mount {root} /mnt/x && fsload --check /mnt/x/load", timeout=180)
+        files = guest.execute("cat /run/sums.* | wc -l")["note"]
+        guest.execute("umount /mnt/x && /run/sojourn --home /run/home detach root", timeout=180)
+        errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
+        guest.poweroff()
+    server.stop()
+    return {"survived": seconds, "files": int(files), "errors": int(errors)}
+
+
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, attached_root,
+                                                 firmware, device_mapper, netboot.blank_machines,
+                                                 netboot.more_blank_machines, packaged.packaged, travel.hop)}
 
 
 def run(name, server):

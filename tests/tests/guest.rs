@@ -74,6 +74,17 @@ fn an_attached_disk_is_a_device_through_kills_of_its_keeper_and_its_agent_and_go
 }
 
 #[test]
+#[ignore = "outages of two minutes together: make test-outages"]
+fn the_root_of_a_real_guest_on_an_attached_device_survives_what_befalls_its_server_and_its_link() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("attached-root");
+    println!("{facts}");
+    assert_eq!(facts["survived"].as_object().unwrap().len(), 5, "{facts}");
+    assert!(facts["files"].as_u64().unwrap() > 1000, "{facts}");
+    assert_eq!(facts["errors"], 0, "{facts}");
+}
+
+#[test]
 #[ignore = "it makes a package of the binary: make test-dist"]
 fn a_package_is_installed_anew_under_its_clients_and_leaves_nothing_but_disks() {
     require!("qemu-system-x86_64", "mmdebstrap", "dpkg-shlibdeps");
