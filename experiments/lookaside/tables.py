@@ -19,7 +19,8 @@ LEGEND = {"nbd": "plain NBD", "none": "attach, no medium", "33": "a third on the
 def write(folder, results, links, held):
     """results.md and plot.svg."""
     cells = {(cell["link"], cell["held"]): cell for cell in results["cells"]}
-    text = "\n".join([*waiting(cells, links, held), "", *wire(cells, links, held), "", *paper(cells, links), ""])
+    text = "\n".join([*waiting(cells, links, held), "", *wire(cells, links, held), "", *paper(cells, links), "",
+                      *shared(results.get("shared_link", []))])
     with open(os.path.join(folder, "results.md"), "w", encoding="utf-8") as f:
         f.write(text)
     with open(os.path.join(folder, "plot.svg"), "w", encoding="utf-8") as f:
@@ -99,6 +100,24 @@ def paper(cells, links):
     yield ""
     head = ["link", "the paper: resume (Figure 7)", "the paper: operations (Figure 8)", "attach and boot"]
     yield from table(head, rows)
+
+
+def shared(cells):
+    """Boots at one moment over one link."""
+    if not cells:
+        return
+    alone = cells[0]["wire_bytes"]
+    yield "Boots at one moment over one link of 100 Mb/s that the agents share, as peers:"
+    yield ""
+    rows = []
+    for cell in cells:
+        waits = cell["waiting_seconds"]
+        name = f"{cell['agents']}" + (f", {cell['killed']} of them killed" if cell["killed"] else "")
+        rows.append([name, mebibytes(cell["wire_bytes"]), f"{cell['wire_bytes'] / alone:.2f}",
+                     f"{seconds(waits[len(waits) // 2])} / {seconds(waits[-1])}", f"{cell['load']:.1f}"])
+    head = ["agents", "MiB on the link", "of one boot's", "a boot waits, s (median / longest)", "load"]
+    yield from table(head, rows)
+    yield ""
 
 
 def plot(cells, links, held):
