@@ -111,7 +111,7 @@ async fn check(
 ) -> Result<u64> {
     let mut stored = 0;
     let mut groups = stream::iter(groups(chunks))
-        .map(|group| check_group(store, group))
+        .map(|group| check_group(store, group, ReadFrom::Anywhere))
         .buffer_unordered(CONCURRENCY);
     while let Some(outcomes) = groups.next().await {
         for (at, outcome) in outcomes? {
@@ -137,14 +137,7 @@ pub(crate) async fn read(
     store: &Store,
     chunks: Vec<ChunkRef>,
 ) -> Result<Vec<(ChunkRef, Result<()>)>> {
-    let mut outcomes = Vec::with_capacity(chunks.len());
-    let mut groups = stream::iter(groups(chunks))
-        .map(|group| check_group(store, group))
-        .buffer_unordered(CONCURRENCY);
-    while let Some(checked) = groups.next().await {
-        outcomes.extend(checked?);
-    }
-    Ok(outcomes)
+    read_from(store, chunks, ReadFrom::Anywhere).await
 }
 
 /// Does what [`read`] does, of the store itself and not of what is kept of it on a local disk: for whoever is about to
@@ -152,12 +145,32 @@ pub(crate) async fn read(
 pub(crate) async fn read_fresh(
     store: &Store,
     chunks: Vec<ChunkRef>,
-) -> Vec<(ChunkRef, Result<()>)> {
-    let read = |at: ChunkRef| async move {
-        let outcome = store.read_fresh_at(&at).await;
-        (at, store.count(&at, outcome.map(|_| ())))
-    };
-    stream::iter(chunks).map(read).buffer_unordered(CONCURRENCY).collect().await
+) -> Result<Vec<(ChunkRef, Result<()>)>> {
+    read_from(store, chunks, ReadFrom::Store).await
+}
+
+/// Where chunks are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReadFrom {
+    /// The store, or what is kept of it on a local disk.
+    Anywhere,
+    /// The store itself.
+    Store,
+}
+
+async fn read_from(
+    store: &Store,
+    chunks: Vec<ChunkRef>,
+    from: ReadFrom,
+) -> Result<Vec<(ChunkRef, Result<()>)>> {
+    let mut outcomes = Vec::with_capacity(chunks.len());
+    let mut groups = stream::iter(groups(chunks))
+        .map(|group| check_group(store, group, from))
+        .buffer_unordered(CONCURRENCY);
+    while let Some(checked) = groups.next().await {
+        outcomes.extend(checked?);
+    }
+    Ok(outcomes)
 }
 
 /// A chunk at its place, in a number: the ids are keyed hashes.
@@ -200,19 +213,33 @@ pub(crate) fn groups(mut chunks: Vec<ChunkRef>) -> Vec<Group> {
     groups
 }
 
-async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Result<()>)>> {
+async fn check_group(
+    store: &Store,
+    group: Group,
+    from: ReadFrom,
+) -> Result<Vec<(ChunkRef, Result<()>)>> {
     let Group { chunks, start, end } = group;
     let Some(pack) = chunks.first().map(|at| at.pack) else { return Ok(Vec::new()) };
     let path = pack::path(&pack);
     let len = u64::from(end - start);
-    let bytes = match objects::get_range(store.backend(), &path, start.into(), len).await {
+    let read = match from {
+        ReadFrom::Anywhere => objects::get_range(store.backend(), &path, start.into(), len).await,
+        ReadFrom::Store => {
+            let fresh = objects::Hint::Fresh;
+            objects::get_range_with(store.backend(), &path, start.into(), len, fresh).await
+        }
+    };
+    let bytes = match read {
         Ok(bytes) => bytes,
         Err(_) => {
             // Each by itself: some may be there.
             let mut outcomes = Vec::with_capacity(chunks.len());
             for at in chunks {
-                let outcome = store.read_at(&at).await.map(|_| ());
-                outcomes.push((at, outcome));
+                let outcome = match from {
+                    ReadFrom::Anywhere => store.read_at(&at).await,
+                    ReadFrom::Store => store.read_fresh_at(&at).await,
+                };
+                outcomes.push((at, outcome.map(|_| ())));
             }
             return Ok(outcomes);
         }

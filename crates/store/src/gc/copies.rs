@@ -138,7 +138,7 @@ async fn only_in(
     // In an order that does not depend on chance: a simulation takes the same course again.
     places.sort_unstable_by_key(|at| (at.pack, at.offset));
     let mut sound: HashSet<ChunkRef> = HashSet::new();
-    for (at, outcome) in verify::read_fresh(store, places).await {
+    for (at, outcome) in verify::read_fresh(store, places).await? {
         if outcome.is_ok() {
             sound.insert(at);
         }
