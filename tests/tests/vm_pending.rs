@@ -350,6 +350,38 @@ fn what_somebody_had_end_goes_up_when_it_is_asked_for_and_not_before() {
 }
 
 #[test]
+fn what_a_silent_host_has_not_sent_is_left_behind_by_nobody_who_was_not_told_that_it_is_lost() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine();
+    assert_eq!(machine.vm("checkpoint")["parcel"], "work@1");
+    slow.hanging.hold_reads(true);
+    assert_eq!(machine.vm("suspend")["parcel"], "work@2");
+    // The last keeper has the server of the home end, which promises nobody to come back.
+    slow.home.run(&["vm", "stop", "--force", "work"]);
+    slow.hanging.hold_reads(false);
+    machine.wait("end of the server", || slow.home.json(&["status"])["running"] == false);
+    let store = slow.home.home().join("store");
+    let there = Home::made_with(&["--store", store.to_str().unwrap()]);
+    for verb in ["resume", "rollback", "discard"] {
+        let refused = there.fails(4, &["vm", verb, "work"]);
+        assert!(refused.contains("has fallen silent") && refused.contains("--lost"), "{refused}");
+    }
+    there.fails(3, &["disk", "show", "work-disk"]);
+    assert_eq!(machine.suspend()["parcel"], "work@2");
+
+    // A host that is gone for good.
+    assert_eq!(machine.vm("resume")["parcel"], "work@2");
+    slow.suspend_and_kill(&machine);
+    slow.home.run(&["drain", "--timeout", "30"]);
+    let moved = CountingMachine::of(&there, "work");
+    there.fails(4, &["vm", "resume", "work"]);
+    assert_eq!(there.json(&["vm", "resume", "--lost", "work"])["parcel"], "work@2");
+    assert_eq!(moved.show()["state"], "running");
+    slow.home.fails(5, &["vm", "suspend", "--wait", "work"]);
+}
+
+#[test]
 fn what_nothing_sends_stays_when_somebody_has_it_end_before_it_is_sent_again() {
     require!("qemu-system-x86_64", "cc");
     let slow = SlowHome::new();

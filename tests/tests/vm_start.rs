@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sojourn_tests::counting::is_alive;
 use sojourn_tests::slow::Hanging;
 use sojourn_tests::{CountingMachine, Home, require};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 
 /// The keepers of machines that may still start, and QEMUs, if these run.
@@ -28,17 +29,29 @@ fn processes(home: &Home) -> (Vec<i32>, Vec<i32>) {
     (keepers, qemus)
 }
 
-/// A resume of the suspended machine that waits for reads of the store's files with `held` in their path.
+/// A resume of the suspended machine that waits for reads of the store's files with `held` in their path; where it
+/// `has_qemu` by then, for those that come once QEMU is started.
 fn resume_that_waits(
     home: &Home,
     machine: &CountingMachine<'_>,
     held: &'static str,
+    has_qemu: bool,
 ) -> (Hanging, Child) {
     let hanging = Hanging::new(home.dir(), held);
-    hanging.hold_reads(true);
+    let (qemu, hold) = (home.path("qemu"), home.path("hold-read"));
+    let hold = if has_qemu { format!("touch {}", hold.display()) } else { "true".into() };
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *-incoming*) {hold};; esac\nexec qemu-system-x86_64 \"$@\"\n"
+    );
+    std::fs::write(&qemu, script).unwrap();
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o700)).unwrap();
+    if !has_qemu {
+        hanging.hold_reads(true);
+    }
     let resuming = home
         .command()
-        .args(["vm", "resume", machine.name()])
+        .args(["vm", "resume", machine.name(), "--qemu"])
+        .arg(&qemu)
         .envs(hanging.environment())
         .stderr(Stdio::piped())
         .spawn()
@@ -84,7 +97,7 @@ fn a_keeper_that_waits_for_its_claim_ends_by_a_signal_and_leaves_nothing() {
     require!("qemu-system-x86_64", "cc");
     let home = Home::new();
     let machine = suspended(&home);
-    let (hanging, resuming) = resume_that_waits(&home, &machine, "refs/machine/");
+    let (hanging, resuming) = resume_that_waits(&home, &machine, "refs/machine/", true);
     let (keepers, qemus) = processes(&home);
     assert_eq!((keepers.len(), qemus.len()), (1, 1), "QEMU has the state of the devices");
     // QEMU ends with its keeper, and is not asked itself.
@@ -99,7 +112,7 @@ fn a_resume_that_waits_for_memory_is_ended_by_stop_force() {
     require!("qemu-system-x86_64", "cc");
     let home = Home::new();
     let machine = suspended(&home);
-    let (hanging, resuming) = resume_that_waits(&home, &machine, "store/packs/");
+    let (hanging, resuming) = resume_that_waits(&home, &machine, "store/packs/", false);
     let (keepers, qemus) = processes(&home);
     let running = [keepers, qemus].concat();
     let stop = home.command().args(["vm", "stop", "work"]).output().unwrap();

@@ -112,6 +112,14 @@ pub(crate) fn check_stays(found: &RefRecord) -> Result<()> {
     }
 }
 
+/// The server that holds a disk, by its ref; `None` when it was released.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when the ref does not say.
+pub fn holder(found: &RefRecord) -> Result<Option<ServerId>> {
+    Ok(held(found)?.by)
+}
+
 /// Who holds the disk of a ref.
 ///
 /// # Errors

@@ -97,6 +97,7 @@ pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use drawing::{ClosedDisk, DiskLayers, IsKept};
+pub use fence::holder;
 pub use health::{DiskHealth, RoomProbe, Slow};
 pub use image::{BootCopyLoad, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};

@@ -3,7 +3,8 @@
 //! A machine reads what it has not touched yet from its last parcel, and its next parcel shares chunks with that
 //! one. The claim names the same memory image as that parcel does, so that a collection keeps it for as long as
 //! the machine runs, even if somebody removes the parcel. It does not decide who may run a machine: the lease of
-//! its disk does. So whoever has the disk replaces the claim that a host left that died.
+//! its disk does. So whoever has the disk replaces the claim that a host left that died; who has not takes the disk from
+//! no host that claims the machine, unless somebody vouches that the host is gone.
 
 use crate::{MachineSpec, Parcel};
 use block::{Error, ErrorKind, Result};
@@ -326,6 +327,40 @@ impl ClaimState {
         match self.claim() {
             Some(claim) if claim.uuid != uuid => Self::Free,
             _ => self,
+        }
+    }
+
+    /// Refuses to take the disk of a machine that another home has, to go on with a parcel: what that home has since
+    /// would be lost. Nothing of that is there any more once it has given the disk up, or somebody took it. `lost`
+    /// vouches that a host which fell silent is gone.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict), with the host and the remedy; any error from the store.
+    pub async fn must_allow_taking(&self, store: &Store, disk: &str, lost: bool) -> Result<()> {
+        let (claim, host, is_alive) = match self {
+            Self::Free | Self::Own(_) => return Ok(()),
+            Self::Elsewhere { claim, host } => (claim, host, true),
+            Self::Silent { claim, host } => (claim, host, false),
+        };
+        let found = store.refs().get(RefKind::Disk, disk).await?;
+        let holder = found.as_ref().map(disk::holder).transpose()?.flatten();
+        if holder != Some(claim.server) {
+            return Ok(());
+        }
+        let name = &claim.machine;
+        let what = format!(
+            "machine {name:?} runs on {host}, or has not all gone up from there ('sojourn vm list' there says which)"
+        );
+        match is_alive {
+            true => Err(Error::conflict(format!(
+                "{what}; suspend it there first ('sojourn vm suspend --wait {name}'), or, if that is done, release its \
+                 disk there ('sojourn disk release {disk}')"
+            ))),
+            false if lost => Ok(()),
+            false => Err(Error::conflict(format!(
+                "{what}, which has fallen silent; suspend it there ('sojourn vm suspend --wait {name}'), or, if that \
+                 host is gone for good, repeat this with --lost: what the machine did there is lost then"
+            ))),
         }
     }
 

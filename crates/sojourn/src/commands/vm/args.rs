@@ -27,6 +27,19 @@ pub(crate) struct ResumeArgs {
     /// Use the QEMU arguments that the parcel brings, although they were not given in this home
     #[arg(long)]
     pub(super) trust_arguments: bool,
+    /// Although it ran on a host that has fallen silent: what it did there is lost
+    #[arg(long)]
+    pub(super) lost: bool,
+}
+
+/// Arguments of `sojourn vm rollback` and `discard`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RevertArgs {
+    /// The machine's name, or that of a parcel of it where the examples show one
+    pub(super) name: String,
+    /// Although it ran on a host that has fallen silent: what it did there is lost
+    #[arg(long)]
+    pub(super) lost: bool,
 }
 
 /// Arguments of `sojourn vm suspend`.

@@ -20,6 +20,7 @@ use std::time::Duration;
 use store::{ManifestId, RefKind, Store};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
+use vm::claim::ClaimState;
 use vm::machine::MachineDisk;
 use vm::{Parcel, PendingSuspension};
 
@@ -86,14 +87,21 @@ pub(super) async fn ask_once_free(home: &Home, request: DiskRequest) -> Result<D
     }
 }
 
-/// Takes a disk, if it is not here already and nobody holds it; whether it was here.
+/// Takes the disk of a machine, if it is not here already and nobody holds it; whether it was here. `claimed` is what the
+/// store says of the machine; `lost` vouches that a host which fell silent is gone.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) when another server holds it.
-pub(super) async fn bring(home: &Home, engine: &Engine, disk: &str) -> Result<bool> {
+/// [`Conflict`](ErrorKind::Conflict) when another server holds it, or another host has the machine.
+pub(super) async fn bring(
+    home: &Home,
+    engine: &Engine,
+    disk: &str,
+    (claimed, lost): (&ClaimState, bool),
+) -> Result<bool> {
     let name = disk.to_owned();
     match ask_or(home, engine, DiskRequest::Show { name: name.clone() }).await {
         Err(e) if e.kind() == ErrorKind::NotFound => {
+            claimed.must_allow_taking(&engine.store, disk, lost).await?;
             let take = DiskRequest::Take { name, force: false };
             ask_or(home, engine, take).await.map(|_| false)
         }

@@ -49,8 +49,8 @@ use super::runnable::{Invocation, Runnable, finish, writes};
 use crate::output::Output;
 use crate::progress::Bar;
 use args::{
-    CloneArgs, CreateArgs, ListArgs, LogArgs, MachineArg, RemoveArgs, ResumeArgs, StartArgs,
-    StopArgs, SuspendArgs,
+    CloneArgs, CreateArgs, ListArgs, LogArgs, MachineArg, RemoveArgs, ResumeArgs, RevertArgs,
+    StartArgs, StopArgs, SuspendArgs,
 };
 use asking::{answered, does_not_run};
 use block::{Error, Result};
@@ -93,6 +93,7 @@ all of it is in the store, that is told.")]
 Examples:
   sojourn vm resume work             its newest parcel, made here or elsewhere
   sojourn vm resume work@3           an older one, after 'sojourn vm rollback work@3'
+  sojourn vm resume --lost work      the host that ran it is gone for good
   sojourn vm resume --trust-arguments work      with the QEMU arguments that its parcel brings")]
     Resume(ResumeArgs),
     /// Store a running machine as it is, and let it run on
@@ -106,13 +107,13 @@ Examples:
   sojourn vm rollback work           as it was suspended last
   sojourn vm rollback work@3
   sojourn vm resume work@3           then go on from there")]
-    Rollback(MachineArg),
+    Rollback(RevertArgs),
     /// Throw away what a machine did since its last parcel: it is suspended as that one again
     #[command(after_help = "\
 Examples:
   sojourn vm discard work            ends it if it runs
   sojourn vm resume work             then go on from its parcel")]
-    Discard(MachineArg),
+    Discard(RevertArgs),
     /// Make another machine of a parcel: with a disk and memory of its own, which share what did not change
     #[command(after_help = "\
 Examples:
@@ -213,8 +214,8 @@ async fn carry_out(verb: &VmCommand, home: &Home, output: Output) -> Result<()> 
         VmCommand::Suspend(args) => suspend::run(args, home, output).await,
         VmCommand::Resume(args) => resume::run(args, home, output).await,
         VmCommand::Checkpoint(MachineArg { name }) => checkpoint(home, name, output).await,
-        VmCommand::Rollback(MachineArg { name }) => revert::rollback(name, home, output).await,
-        VmCommand::Discard(MachineArg { name }) => revert::discard(name, home, output).await,
+        VmCommand::Rollback(args) => revert::rollback(args, home, output).await,
+        VmCommand::Discard(args) => revert::discard(args, home, output).await,
         VmCommand::Clone(args) => clone::run(args, home, output).await,
         VmCommand::List(ListArgs { elsewhere }) => show::list(home, *elsewhere, output).await,
         VmCommand::Show(MachineArg { name }) => show::one(home, name, output).await,

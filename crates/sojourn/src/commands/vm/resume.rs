@@ -9,7 +9,8 @@ use super::start::must_run_here;
 use super::wire::{self, KeeperReply, KeeperRequest};
 use crate::output::Output;
 use crate::progress::Bar;
-use ::vm::{GuestClock, Parcel, PendingSuspension};
+use ::vm::claim::ClaimState;
+use ::vm::{GuestClock, Parcel, PendingSuspension, RunClaim};
 use block::{Error, ErrorKind, Result};
 use engine::{Config, Engine, Home, StoreUse};
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn told_with(error: Error, here: &Error) -> Error {
 
 /// Goes on with a parcel.
 async fn resume_parcel(
-    ResumeArgs { machine: args, trust_arguments }: &ResumeArgs,
+    ResumeArgs { machine: args, trust_arguments, lost }: &ResumeArgs,
     folder: &MachineFolder,
     home: &Home,
     output: Output,
@@ -64,9 +65,17 @@ async fn resume_parcel(
         must_be_trusted(&parcel, folder)?;
     }
     let bar = Bar::waiting("resuming");
-    must_run_here(&parcel.spec, &args.qemu).await?;
-    let was_here = disks::bring(home, &engine, &parcel.spec.disk).await.map_err(|e| match e.kind() {
-        ErrorKind::Conflict => e.context(format!(
+    let own = engine.disks.server().await?;
+    // QEMU takes as long as the store.
+    let (claimed, ()) = tokio::try_join!(
+        RunClaim::state(&engine.store, machine, own),
+        must_run_here(&parcel.spec, &args.qemu)
+    )?;
+    let claimed = claimed.of_machine(&parcel.spec.uuid);
+    let bringing = disks::bring(home, &engine, &parcel.spec.disk, (&claimed, *lost));
+    let was_here = bringing.await.map_err(|e| match e.kind() {
+        // Of a machine that is in the store, and its disk not released.
+        ErrorKind::Conflict if matches!(claimed, ClaimState::Free | ClaimState::Own(_)) => e.context(format!(
             "machine {machine:?} runs on another host, or has not all gone up from there ('sojourn vm list' on that host \
              says which, and has what nothing sends go up)"
         )),

@@ -1,5 +1,6 @@
 //! Going back to a parcel: `sojourn vm rollback`, `sojourn vm discard`.
 
+use super::args::RevertArgs;
 use super::asking::ask_or_gone;
 use super::disks;
 use super::folder::MachineFolder;
@@ -18,14 +19,18 @@ use engine::{Config, Engine, Home, StoreUse};
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; any error
 /// from the store, the server and the file system.
-pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn rollback(
+    RevertArgs { name, lost }: &RevertArgs,
+    home: &Home,
+    output: Output,
+) -> Result<()> {
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, name).await?;
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
     disks::must_not_be_pending(home, &folder).await?;
     // Nobody starts the machine meanwhile.
     let _lock = folder.must_stay_down()?;
-    put_back(&parcel, &folder, home, &engine).await?;
+    put_back(&parcel, *lost, &folder, home, &engine).await?;
     let (disk, resume) = (&parcel.spec.disk, parcel.name());
     output
         .done(&format!("disk {disk:?} is as in {resume}; go on with 'sojourn vm resume {resume}'"))
@@ -34,12 +39,14 @@ pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<
 /// Makes the disk of a machine what it was in a parcel. The caller has the machine's lock.
 async fn put_back(
     parcel: &Parcel,
+    lost: bool,
     folder: &MachineFolder,
     home: &Home,
     engine: &Engine,
 ) -> Result<()> {
-    let disk = parcel.spec.disk.clone();
-    disks::bring(home, engine, &disk).await?;
+    let (disk, own) = (parcel.spec.disk.clone(), engine.disks.server().await?);
+    let claimed = RunClaim::state(&engine.store, &parcel.spec.name, own).await?;
+    disks::bring(home, engine, &disk, (&claimed.of_machine(&parcel.spec.uuid), lost)).await?;
     // The disk stays as it is for as long as the machine can go on from what is found here.
     PendingSuspension::set_aside(folder.path())?;
     let request = DiskRequest::Rollback { name: disk, snapshot: parcel.snapshot.clone() };
@@ -73,7 +80,11 @@ pub(super) async fn end_keeper(folder: &MachineFolder) -> Result<Option<LockFile
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when there is nothing to go back to; [`Conflict`](block::ErrorKind::Conflict) while somebody
 /// else has the machine or its disk; any error from the store, the server and the file system.
-pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn discard(
+    RevertArgs { name, lost }: &RevertArgs,
+    home: &Home,
+    output: Output,
+) -> Result<()> {
     store::check_name("machine", name)?;
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let store = &engine.store;
@@ -91,7 +102,7 @@ pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<(
     // What went up until now counts.
     let parcel = Parcel::newest(store, name).await?;
     match &parcel {
-        Some(parcel) => put_back(parcel, &folder, home, &engine).await?,
+        Some(parcel) => put_back(parcel, *lost, &folder, home, &engine).await?,
         None => PendingSuspension::forget(folder.path())?,
     }
     if let ClaimState::Own(claim) =
