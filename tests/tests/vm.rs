@@ -93,6 +93,29 @@ fn the_snapshots_and_the_disk_of_a_suspended_machine_stay_with_it() {
 }
 
 #[test]
+fn a_machine_of_the_same_name_elsewhere_is_another_one_and_keeps_its_disk() {
+    require!("qemu-system-x86_64");
+    let (here, there) = two_homes();
+    let machine = CountingMachine::create(&here, "work");
+    there.disk("other-disk", "counter");
+    there.run(&["vm", "create", "work", "--disk", "other-disk", "--memory", "32M"]);
+    machine.vm("start");
+    machine.wait_for_numbers(1);
+    assert_eq!(machine.suspend()["parcel"], "work@1");
+    for verb in ["resume", "rollback"] {
+        let refused = there.fails(4, &["vm", verb, "work"]);
+        assert!(refused.contains("another machine") && refused.contains("vm clone"), "{refused}");
+    }
+    there.fails(3, &["vm", "discard", "work"]);
+    there.fails(3, &["disk", "show", "work-disk"]);
+    let other = CountingMachine::of(&there, "work");
+    other.vm("start");
+    other.wait_for_numbers(1);
+    let kept = std::fs::read_to_string(there.home().join("machines/work/machine.json")).unwrap();
+    assert!(kept.contains("other-disk"), "{kept}");
+}
+
+#[test]
 fn of_two_who_resume_a_machine_at_once_one_does() {
     require!("qemu-system-x86_64");
     let (here, _) = two_homes();

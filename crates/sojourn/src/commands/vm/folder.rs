@@ -24,7 +24,7 @@ use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use vm::{MachineSpec, PendingSuspension};
+use vm::{MachineSpec, Parcel, PendingSuspension};
 
 /// Paths of sockets have 108 bytes at the most.
 const LONGEST: usize = 90;
@@ -114,6 +114,28 @@ impl MachineFolder {
             other => other.map_err(|e| Error::io(path.display(), e))?,
         };
         MachineSpec::decode(&text).map_err(|e| e.context(path.display()))
+    }
+
+    /// Whether a parcel is of the machine that is here, or none is: another one may have the same name.
+    pub(super) fn is_of(&self, parcel: &Parcel) -> bool {
+        let described = self.spec().ok().map(|spec| spec.uuid);
+        let suspended = self.pending().ok().flatten().map(|pending| pending.machine.uuid);
+        [described, suspended].into_iter().flatten().all(|uuid| uuid == parcel.spec.uuid)
+    }
+
+    /// Refuses to go on with a parcel of another machine that has the same name.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict).
+    pub(super) fn must_be_of(&self, parcel: &Parcel) -> Result<()> {
+        if self.is_of(parcel) {
+            return Ok(());
+        }
+        let (name, parcel) = (&self.name, parcel.name());
+        Err(Error::conflict(format!(
+            "{parcel} is of another machine than the {name:?} of this home: 'sojourn vm clone {parcel} NAME' makes one of \
+             another name of it"
+        )))
     }
 
     /// Makes it.

@@ -234,7 +234,11 @@ impl Keeper<'_> {
         };
         let (origin, spec) = match (pending, parcel) {
             (Some(pending), _) => (MachineOrigin::Pending(pending), pending.machine.clone()),
-            (None, Some(parcel)) => (MachineOrigin::Parcel(parcel), parcel.spec.clone()),
+            (None, Some(parcel)) => {
+                // Under the lock: nobody describes another machine here meanwhile.
+                self.folder.must_be_of(parcel)?;
+                (MachineOrigin::Parcel(parcel), parcel.spec.clone())
+            }
             (None, None) => (MachineOrigin::Boot, self.folder.spec()?),
         };
         let (tell, end) = watch::channel(false);

@@ -61,6 +61,7 @@ async fn resume_parcel(
     until_gone(folder).await?;
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, &args.name).await?;
+    folder.must_be_of(&parcel)?;
     if !trust_arguments {
         must_be_trusted(&parcel, folder)?;
     }

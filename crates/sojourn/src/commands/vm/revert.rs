@@ -27,6 +27,7 @@ pub(super) async fn rollback(
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     let parcel = Parcel::find(&engine.store, name).await?;
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
+    folder.must_be_of(&parcel)?;
     disks::must_not_be_pending(home, &folder).await?;
     // Nobody starts the machine meanwhile.
     let _lock = folder.must_stay_down()?;
@@ -91,7 +92,10 @@ pub(super) async fn discard(
     let folder = MachineFolder::of(home, name)?;
     folder.must_not_be_newer()?;
     // Before anything is given up: there is something to go back to, or something to drop.
-    if Parcel::newest(store, name).await?.is_none() && folder.pending()?.is_none() {
+    let newest = async || -> Result<Option<Parcel>> {
+        Ok(Parcel::newest(store, name).await?.filter(|parcel| folder.is_of(parcel)))
+    };
+    if newest().await?.is_none() && folder.pending()?.is_none() {
         return Err(Error::not_found(format!(
             "no parcel of machine {name:?} is in the store: there is nothing to go back to; 'sojourn vm stop --force {name}' \
              ends it"
@@ -100,7 +104,7 @@ pub(super) async fn discard(
     let bar = Bar::waiting("discarding");
     let _lock = end_keeper(&folder).await?;
     // What went up until now counts.
-    let parcel = Parcel::newest(store, name).await?;
+    let parcel = newest().await?;
     match &parcel {
         Some(parcel) => put_back(parcel, *lost, &folder, home, &engine).await?,
         None => PendingSuspension::forget(folder.path())?,

@@ -36,6 +36,7 @@ pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     if !args.fresh
         && let Some(parcel) = Parcel::newest(&engine.store, name).await?
+        && parcel.spec.uuid == spec.uuid
         && disks::is_of(home, &engine, &parcel).await?
     {
         return Err(Error::conflict(format!(
