@@ -19,6 +19,24 @@ fn two_homes() -> (Home, Home) {
 }
 
 #[test]
+fn a_keeper_without_a_file_descriptor_for_a_connection_keeps_its_guest() {
+    require!("qemu-system-x86_64");
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let (here, _) = two_homes();
+    let machine = CountingMachine::started(&here, "work");
+    let (keeper, qemu) = machine.processes();
+    let limit = |limit| prlimit(Pid::from_raw(keeper), Resource::Nofile, limit).unwrap();
+    let before = limit(Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) });
+    let socket = here.home().join("machines/work/keeper.sock");
+    let caller = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    limit(before);
+    drop(caller);
+    assert_eq!(machine.processes(), (keeper, qemu));
+    machine.wait_for_numbers(1);
+}
+
+#[test]
 fn what_a_machine_elsewhere_runs_from_is_not_removed() {
     require!("qemu-system-x86_64");
     let (here, there) = two_homes();

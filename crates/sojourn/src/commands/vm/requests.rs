@@ -7,10 +7,12 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long who connects has to ask.
 pub(super) const ASKS: Duration = Duration::from_secs(5);
+/// How soon connections are taken again where the system is short of what one takes.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What a keeper is asked.
 pub(super) enum KeeperInput {
@@ -63,30 +65,37 @@ impl Requests {
         Ok(())
     }
 
-    /// Waits for a signal or a command. When this is dropped before, who connected is heard by the next call.
-    ///
-    /// # Errors
-    /// Any error from the socket.
-    pub(super) async fn next(&mut self) -> Result<KeeperInput> {
+    /// Waits for a signal or a command. When this is dropped before, who connected is heard by the next call. A system
+    /// that is short of what a connection takes is asked again soon: no machine ends for that.
+    pub(super) async fn next(&mut self) -> KeeperInput {
         let Some(listener) = &self.listener else {
             self.terminate.recv().await;
-            return Ok(KeeperInput::ToEnd);
+            return KeeperInput::ToEnd;
         };
         if self.caller.is_none() {
             let accepted = tokio::select! {
-                _ = self.terminate.recv() => return Ok(KeeperInput::ToEnd),
+                _ = self.terminate.recv() => return KeeperInput::ToEnd,
                 accepted = listener.accept() => accepted,
             };
-            let (stream, _) = accepted.map_err(|e| Error::io("the keeper's socket", e))?;
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "nobody can connect to the keeper now; it is tried again");
+                    tokio::select! {
+                        _ = self.terminate.recv() => return KeeperInput::ToEnd,
+                        () = sleep(AGAIN) => return KeeperInput::Nothing,
+                    }
+                }
+            };
             // Whoever asks writes at once; nothing waits for longer than that.
             self.caller = Some((KeeperCaller::new(stream), Instant::now() + ASKS));
         }
-        let Some((caller, until)) = &mut self.caller else { return Ok(KeeperInput::Nothing) };
+        let Some((caller, until)) = &mut self.caller else { return KeeperInput::Nothing };
         let asked = timeout_at(*until, caller.request()).await;
-        Ok(match (asked, self.caller.take()) {
+        match (asked, self.caller.take()) {
             (Ok(request), Some((caller, _))) => KeeperInput::Command(caller.into_stream(), request),
             _ => KeeperInput::Nothing,
-        })
+        }
     }
 
     /// Does a part of a start, and serves commands meanwhile; `None` when a signal or a command had the start end
@@ -99,13 +108,9 @@ impl Requests {
                 asked = self.next() => asked,
             };
             let (stream, request) = match asked {
-                Ok(KeeperInput::Nothing) => continue,
-                Ok(KeeperInput::Command(stream, request)) => (stream, request),
-                Ok(KeeperInput::ToEnd) => return None,
-                Err(error) => {
-                    tracing::warn!(%error, "the start is given up: nobody could end it");
-                    return None;
-                }
+                KeeperInput::Nothing => continue,
+                KeeperInput::Command(stream, request) => (stream, request),
+                KeeperInput::ToEnd => return None,
             };
             let name = self.folder.name();
             let reply = match request {

@@ -51,8 +51,12 @@ impl KeptMachine {
     ) -> Result<KeeperStep> {
         keeper.requests.listen()?;
         // Whatever was said of an earlier suspension: it is not what is kept next.
-        keeper.folder.note_not_sent(None)?;
-        keeper.folder.note_unreleased(None)?;
+        let folder = keeper.folder;
+        for cleared in [folder.note_not_sent(None), folder.note_unreleased(None)] {
+            if let Err(error) = cleared {
+                tracing::warn!(%error, "what was noted of an earlier suspension stays there");
+            }
+        }
         if let Some(stream) = asked {
             wire::answer(stream, self.status(None).await.map(KeeperReply::Status)).await;
         }
@@ -65,7 +69,7 @@ impl KeptMachine {
                     tracing::warn!(how, "the machine has ended");
                     KeeperInput::ToEnd
                 }
-                asked = keeper.requests.next() => asked?,
+                asked = keeper.requests.next() => asked,
                 never = tries_again => match never {},
             };
             match asked {
@@ -75,7 +79,7 @@ impl KeptMachine {
                 }
                 KeeperInput::Nothing => {}
                 KeeperInput::Command(stream, request) => {
-                    if let Some(step) = self.serve(keeper, stream, request).await? {
+                    if let Some(step) = self.serve(keeper, stream, request).await {
                         return Ok(step);
                     }
                 }
@@ -89,7 +93,7 @@ impl KeptMachine {
         keeper: &mut Keeper<'_>,
         stream: UnixStream,
         request: Result<KeeperRequest>,
-    ) -> Result<Option<KeeperStep>> {
+    ) -> Option<KeeperStep> {
         let reply = match request {
             Err(e) => Err(e),
             Ok(KeeperRequest::Status) => self.status(None).await.map(KeeperReply::Status),
@@ -98,61 +102,61 @@ impl KeptMachine {
                 self.machine.spec().name,
                 self.machine.spec().name
             ))),
-            Ok(KeeperRequest::Checkpoint) => match self.pack(keeper, true).await? {
+            Ok(KeeperRequest::Checkpoint) => match self.pack(keeper, true).await {
                 Packing::Parcel(report) => {
                     self.parcel = Some(report.parcel.name());
                     Ok(KeeperReply::Stored(StoredView::new(&report, false)))
                 }
                 Packing::Ended(by) => {
-                    return Ok(Some(self.end_early(keeper.server, stream, by).await));
+                    return Some(self.end_early(keeper.server, stream, by).await);
                 }
                 Packing::Failed(e) => Err(e),
                 Packing::Kept(_) => Err(Error::internal("a checkpoint was kept")),
             },
-            Ok(KeeperRequest::Suspend { wait }) => match self.pack(keeper, false).await? {
+            Ok(KeeperRequest::Suspend { wait }) => match self.pack(keeper, false).await {
                 Packing::Kept(kept) => {
                     // All is safe: nobody waits for QEMU's end.
                     let waiting = upload::kept(keeper, stream, &kept, wait).await;
                     self.machine.park().await;
-                    return Ok(Some(KeeperStep::Upload(waiting)));
+                    return Some(KeeperStep::Upload(waiting));
                 }
                 Packing::Parcel(report) => {
                     let reply = Ok(KeeperReply::Stored(self.part(keeper, &report).await));
-                    return Ok(Some(KeeperStep::End(vec![Farewell { stream, reply }])));
+                    return Some(KeeperStep::End(vec![Farewell { stream, reply }]));
                 }
                 Packing::Ended(by) => {
-                    return Ok(Some(self.end_early(keeper.server, stream, by).await));
+                    return Some(self.end_early(keeper.server, stream, by).await);
                 }
                 Packing::Failed(e) => Err(e),
             },
             Ok(KeeperRequest::Stop { force }) => {
                 let off = match force {
                     true => PoweringOff::Ended(None),
-                    false => self.power_off(keeper).await?,
+                    false => self.power_off(keeper).await,
                 };
                 match off {
                     PoweringOff::Ended(by) => {
                         self.machine.end().await;
                         let stopped = |stream| Farewell { stream, reply: Ok(KeeperReply::Stopped) };
                         let streams = by.into_iter().chain([stream]);
-                        return Ok(Some(KeeperStep::End(streams.map(stopped).collect())));
+                        return Some(KeeperStep::End(streams.map(stopped).collect()));
                     }
                     PoweringOff::ToEnd => {
                         self.machine.give_up(keeper.server).await;
                         let reply = Ok(KeeperReply::Stopped);
-                        return Ok(Some(KeeperStep::End(vec![Farewell { stream, reply }])));
+                        return Some(KeeperStep::End(vec![Farewell { stream, reply }]));
                     }
                     PoweringOff::Failed(e) => Err(e),
                 }
             }
         };
         wire::answer(stream, reply).await;
-        Ok(None)
+        None
     }
 
     /// Makes a parcel, or keeps what becomes one. Meanwhile others are told so, and the machine can be ended: a
     /// disk that is full, or a store that is away, may keep a parcel waiting for ever.
-    async fn pack(&self, keeper: &mut Keeper<'_>, run_on: bool) -> Result<Packing> {
+    async fn pack(&self, keeper: &mut Keeper<'_>, run_on: bool) -> Packing {
         let (machine, server) = (&self.machine, keeper.server);
         let packing = async {
             if run_on {
@@ -175,11 +179,11 @@ impl KeptMachine {
         let mut packing = std::pin::pin!(packing);
         loop {
             let asked = tokio::select! {
-                done = &mut packing => return Ok(done),
-                asked = keeper.requests.next() => asked?,
+                done = &mut packing => return done,
+                asked = keeper.requests.next() => asked,
             };
             let (stream, request) = match asked {
-                KeeperInput::ToEnd => return Ok(Packing::Ended(None)),
+                KeeperInput::ToEnd => return Packing::Ended(None),
                 KeeperInput::Nothing => continue,
                 KeeperInput::Command(stream, request) => (stream, request),
             };
@@ -190,7 +194,7 @@ impl KeptMachine {
                 Ok(KeeperRequest::Status) => {
                     self.status(Some(doing)).await.map(KeeperReply::Status)
                 }
-                Ok(KeeperRequest::Stop { force: true }) => return Ok(Packing::Ended(Some(stream))),
+                Ok(KeeperRequest::Stop { force: true }) => return Packing::Ended(Some(stream)),
                 Ok(_) => Err(Error::conflict(format!(
                     "a parcel of machine {name:?} is being made; wait for it, or end the machine with 'sojourn vm \
                      stop --force {name}'"
@@ -228,38 +232,38 @@ impl KeptMachine {
     }
 
     /// Has the guest power off. Meanwhile others are told so, and the machine can be ended.
-    async fn power_off(&mut self, keeper: &mut Keeper<'_>) -> Result<PoweringOff> {
+    async fn power_off(&mut self, keeper: &mut Keeper<'_>) -> PoweringOff {
         let until = Instant::now() + GOODBYE;
         {
             let mut asking = std::pin::pin!(timeout_at(until, self.machine.power_off()));
             loop {
                 let asked = tokio::select! {
                     heard = &mut asking => match heard {
-                        Ok(Err(e)) => return Ok(PoweringOff::Failed(e)),
+                        Ok(Err(e)) => return PoweringOff::Failed(e),
                         // Too late, which is said below, or it was heard.
                         _ => break,
                     },
-                    asked = keeper.requests.next() => asked?,
+                    asked = keeper.requests.next() => asked,
                 };
                 if let Some(off) = self.while_powering_off(asked).await {
-                    return Ok(off);
+                    return off;
                 }
             }
         }
         loop {
             let asked = tokio::select! {
-                ended = timeout_at(until, self.machine.ended()) => return Ok(match ended {
+                ended = timeout_at(until, self.machine.ended()) => return match ended {
                     Ok(_) => PoweringOff::Ended(None),
                     Err(_) => PoweringOff::Failed(Error::unavailable(format!(
                         "the guest does not power off within {} s; 'sojourn vm stop --force' ends it as if the power \
                          failed",
                         GOODBYE.as_secs()
                     ))),
-                }),
-                asked = keeper.requests.next() => asked?,
+                },
+                asked = keeper.requests.next() => asked,
             };
             if let Some(off) = self.while_powering_off(asked).await {
-                return Ok(off);
+                return off;
             }
         }
     }

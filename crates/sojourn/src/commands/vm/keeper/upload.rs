@@ -133,7 +133,7 @@ async fn may_be_stored(keeper: &Keeper<'_>, pending: &PendingSuspension) -> bool
 /// its disk was not released, does that.
 ///
 /// # Errors
-/// Any error from the keeper's socket, and what keeps the suspension from the store for good when nobody waits for it.
+/// Any error from making the keeper's socket, and what keeps the suspension from the store for good when nobody waits for it.
 pub(super) async fn run(keeper: &mut Keeper<'_>, waiting: Vec<UploadWaiter>) -> Result<UploadEnd> {
     match (keeper.folder.pending()?, keeper.folder.unreleased()) {
         (None, Some(parcel)) => {
@@ -196,7 +196,7 @@ async fn send(
             loop {
                 let asked = tokio::select! {
                     done = &mut tried => break done,
-                    asked = keeper.requests.next() => asked?,
+                    asked = keeper.requests.next() => asked,
                 };
                 let is_urgent =
                     matches!(asked, KeeperInput::Command(_, Ok(KeeperRequest::Suspend { .. })));
