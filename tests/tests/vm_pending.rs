@@ -330,6 +330,22 @@ fn a_disk_that_is_to_be_released_and_was_written_since_stays_here() {
 }
 
 #[test]
+fn a_machine_whose_keeper_was_killed_while_it_ran_is_not_said_to_be_in_the_store() {
+    require!("qemu-system-x86_64");
+    let home = Home::new();
+    CountingMachine::idle_image(&home);
+    let machine = CountingMachine::create_from(&home, "work", "idle");
+    machine.vm("start");
+    assert_eq!(machine.vm("checkpoint")["parcel"], "work@1");
+    // The guest writes nothing to its disk, and what it has in its memory is lost.
+    machine.kill_keeper();
+    assert!(home.fails(4, &["vm", "suspend", "work"]).contains("does not run here"));
+    home.run(&["vm", "discard", "work"]);
+    let said = home.run(&["vm", "suspend", "work"]);
+    assert!(said.contains("work@1 is in the store"), "{said}");
+}
+
+#[test]
 fn what_somebody_had_end_goes_up_when_it_is_asked_for_and_not_before() {
     require!("qemu-system-x86_64", "cc");
     let slow = SlowHome::new();

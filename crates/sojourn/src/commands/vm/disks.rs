@@ -134,6 +134,19 @@ pub(super) async fn is_of(home: &Home, engine: &Engine, parcel: &Parcel) -> Resu
     held.map_err(|e| e.context(format!("parcel {}", parcel.name())))
 }
 
+/// Whether the disk of a machine, which is here, holds what it did when a parcel was made, and nothing that was written
+/// since.
+///
+/// # Errors
+/// Any error from the server and the disk.
+pub(super) async fn holds_all(home: &Home, engine: &Engine, parcel: &Parcel) -> Result<bool> {
+    let (name, manifest) = (parcel.spec.disk.clone(), parcel.disk.to_string());
+    match ask_or(home, engine, DiskRequest::Holds { name, manifest }).await? {
+        DiskReply::Holds(holds) => Ok(holds),
+        _ => Err(Error::internal("a disk was asked for, and something else came")),
+    }
+}
+
 /// Whether this home has a disk.
 ///
 /// # Errors

@@ -52,17 +52,25 @@ async fn in_store(home: &Home, folder: &MachineFolder) -> Result<StoredView> {
     let uuid = folder.spec()?.uuid;
     let own = engine.disks.server().await?;
     let state = RunClaim::state(&engine.store, name, own).await?.of_machine(&uuid);
-    if let ClaimState::Elsewhere { host, .. } | ClaimState::Silent { host, .. } = state {
+    if let ClaimState::Elsewhere { host, .. } | ClaimState::Silent { host, .. } = &state {
         return Err(Error::conflict(format!("machine {name:?} runs on {host}; suspend it there")));
     }
-    match Parcel::newest(&engine.store, name).await? {
-        Some(parcel)
-            if parcel.spec.uuid == uuid && disks::is_of(home, &engine, &parcel).await? =>
-        {
-            let here = disks::is_here(home, &engine, &parcel.spec.disk).await?;
-            Ok(StoredView { released: !here, ..StoredView::of(parcel.name()) })
-        }
-        _ => Err(does_not_run(name)),
+    let newest = Parcel::newest(&engine.store, name).await?;
+    let Some(parcel) = newest.filter(|parcel| parcel.spec.uuid == uuid) else {
+        return Err(does_not_run(name));
+    };
+    let here = disks::is_here(home, &engine, &parcel.spec.disk).await?;
+    let is_of = match here {
+        // It ran when its keeper was killed: who suspends it ends the claim, and notes it where the disk stays.
+        true if matches!(state, ClaimState::Own(_)) => false,
+        // Not by the room that its blocks take: what was trimmed since takes none.
+        true => disks::holds_all(home, &engine, &parcel).await?,
+        // Where the claim could not be ended, the disk was given up all the same.
+        false => disks::is_of(home, &engine, &parcel).await?,
+    };
+    match is_of {
+        true => Ok(StoredView { released: !here, ..StoredView::of(parcel.name()) }),
+        false => Err(does_not_run(name)),
     }
 }
 
