@@ -123,6 +123,19 @@ fn a_machine_that_another_home_has_is_not_suspended_and_runs_on() {
 }
 
 #[test]
+fn a_keeper_that_boots_finds_a_suspension_that_was_made_since_and_leaves_it() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine_suspended_here();
+    // As of whoever looked before the machine was suspended.
+    let keep = ["vm", "keep", "work", "--qemu", "qemu-system-x86_64"];
+    let refused = slow.home.fails(4, &keep);
+    assert!(refused.contains("suspended here as work@1"), "{refused}");
+    assert!(machine.pending().join("pending.json").exists(), "{}", machine.logs());
+    assert_eq!(machine.vm("resume")["parcel"], "work@1");
+}
+
+#[test]
 fn whoever_cannot_go_on_is_told_why_of_the_suspension_and_of_the_parcel() {
     require!("qemu-system-x86_64", "cc");
     let slow = SlowHome::new();

@@ -205,11 +205,17 @@ impl RunningMachine {
         self.let_go().await;
     }
 
+    /// Ends QEMU and the claim of a start that failed. A suspension that is kept here stays.
+    async fn end_start(&mut self) {
+        self.end_qemu().await;
+        self.end_claim().await;
+    }
+
     /// The same for a start that was ended: the store may be what it waited for. A claim that stays is replaced by the
     /// next start here.
-    async fn end_soon(&mut self) {
+    async fn end_start_soon(&mut self) {
         self.end_qemu().await;
-        if timeout(LETS_GO, self.let_go()).await.is_err() {
+        if timeout(LETS_GO, self.end_claim()).await.is_err() {
             let machine = &self.spec.name;
             tracing::warn!(
                 machine,
@@ -224,6 +230,11 @@ impl RunningMachine {
         if let Err(error) = offload(move || PendingSuspension::forget(&directory)).await {
             tracing::warn!(machine, %error, "an earlier suspension stays here");
         }
+        self.end_claim().await;
+    }
+
+    async fn end_claim(&mut self) {
+        let machine = &self.spec.name;
         let Some(claim) = self.claim.get_mut().take() else { return };
         if let Err(error) = claim.end(&self.host.store).await {
             tracing::warn!(machine, %error, "the store says until the next start that the machine runs here");

@@ -189,8 +189,9 @@ impl RunningMachine {
                 };
                 match origin {
                     MachineOrigin::Pending(_) => machine.park().await,
-                    _ if *end.borrow() => machine.end_soon().await,
-                    _ => machine.end().await,
+                    // What may be kept here is not what it started from.
+                    _ if *end.borrow() => machine.end_start_soon().await,
+                    _ => machine.end_start().await,
                 }
                 Err(e)
             }

@@ -44,6 +44,28 @@ pub(crate) struct VmKeepArgs {
     upload: bool,
 }
 
+impl VmKeepArgs {
+    /// Refuses to boot a machine, or to go on with a parcel of it, that was suspended here: whoever asked for that looked
+    /// before this had the machine, and somebody may have suspended it since.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict), with the suspension.
+    fn must_leave_nothing_behind(&self, folder: &MachineFolder) -> Result<()> {
+        if self.pending || self.upload {
+            return Ok(());
+        }
+        match folder.pending()? {
+            None => Ok(()),
+            Some(pending) => Err(Error::conflict(format!(
+                "machine {:?} was suspended here as {} just now; look at it ('sojourn vm show {}') and try again",
+                self.name,
+                pending.parcel(),
+                self.name
+            ))),
+        }
+    }
+}
+
 /// What a keeper does next.
 enum KeeperStep {
     /// Run the machine; who asked for that may wait.
@@ -61,6 +83,7 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
     let _ = rustix::process::setsid();
     let folder = MachineFolder::of(home, &args.name)?;
     let lock = folder.lock()?;
+    args.must_leave_nothing_behind(&folder)?;
     let socket = folder.socket();
     let _ = std::fs::remove_file(&socket);
     let mut requests = Requests::new(&folder)?;

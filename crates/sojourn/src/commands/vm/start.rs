@@ -29,7 +29,10 @@ pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result
         }
         // Its disk is another one by now: nobody can go back.
         let _lock = folder.must_stay_down()?;
-        PendingSuspension::forget(folder.path())?;
+        // Somebody may have suspended it anew since; the keeper refuses that one.
+        if folder.pending()?.as_ref() == Some(&pending) {
+            PendingSuspension::forget(folder.path())?;
+        }
     }
     folder.must_not_run()?;
     let bar = Bar::waiting("starting");
