@@ -6,6 +6,7 @@
 
 use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,26 @@ fn a_machine_of_the_same_name_elsewhere_is_another_one_and_keeps_its_disk() {
     other.wait_for_numbers(1);
     let kept = std::fs::read_to_string(there.home().join("machines/work/machine.json")).unwrap();
     assert!(kept.contains("other-disk"), "{kept}");
+}
+
+#[test]
+fn a_disk_that_was_taken_for_a_machine_which_does_not_come_to_run_is_given_up() {
+    require!("qemu-system-x86_64");
+    let (here, there) = two_homes();
+    let machine = CountingMachine::started(&here, "work");
+    machine.suspend();
+    // A QEMU that has all that it is asked for, and goes on with nothing.
+    let qemu = there.path("qemu");
+    let script =
+        "#!/bin/sh\ncase \"$*\" in *-incoming*) exit 7;; esac\nexec qemu-system-x86_64 \"$@\"\n";
+    std::fs::write(&qemu, script).unwrap();
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let told = there.fails(6, &["vm", "resume", "work", "--qemu", qemu.to_str().unwrap()]);
+    assert!(told.contains("exit status: 7"), "{told}");
+    there.fails(3, &["disk", "show", "work-disk"]);
+    let said = machine.console().len();
+    machine.vm("resume");
+    machine.wait_for_number_after(said);
 }
 
 #[test]
