@@ -155,6 +155,32 @@ fn a_disk_that_was_taken_for_a_machine_which_does_not_come_to_run_is_given_up() 
 }
 
 #[test]
+fn who_comes_while_a_keeper_ends_waits_for_that() {
+    require!("qemu-system-x86_64");
+    use rustix::process::{Pid, Signal, kill_process};
+    let (here, _) = two_homes();
+    let machine = CountingMachine::create(&here, "work");
+    for verb in [&["stop"][..], &["stop", "--force"], &["start"], &["rollback"]] {
+        if machine.show()["state"] != "running" {
+            here.run(&["vm", "start", "--fresh", "work"]);
+        }
+        machine.vm("checkpoint");
+        // It writes its disk: what was stored is not what it would go on from.
+        machine.wait_for_numbers(2);
+        let (keeper, qemu) = machine.processes();
+        let signal = |to: i32, signal| kill_process(Pid::from_raw(to).unwrap(), signal).unwrap();
+        signal(keeper, Signal::STOP);
+        signal(qemu, Signal::KILL);
+        let asked = here.command().arg("vm").args(verb).arg("work").stderr(Stdio::piped()).spawn();
+        std::thread::sleep(Duration::from_millis(300));
+        signal(keeper, Signal::CONT);
+        let done = asked.unwrap().wait_with_output().unwrap();
+        assert!(done.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    here.fails(4, &["vm", "stop", "work"]);
+}
+
+#[test]
 fn of_two_who_resume_a_machine_at_once_one_does() {
     require!("qemu-system-x86_64");
     let (here, _) = two_homes();

@@ -10,13 +10,16 @@ use super::requests::{Requests, start_ended};
 use super::wire::{self, KeeperReply};
 use ::vm::machine::{MachineHost, MachineOrigin};
 use ::vm::{Parcel, PendingSuspension, RunningMachine};
-use block::{Error, Result};
+use block::lock::LockFile;
+use block::{Error, ErrorKind, Result};
 use engine::{Config, Engine, Home, StoreUse, world};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use store::ServerId;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 mod machine;
 mod release;
@@ -24,6 +27,10 @@ mod spawn;
 mod upload;
 
 pub(super) use spawn::{KeepFor, send_behind, spawn};
+
+/// How long a keeper tries to have its machine, and how often.
+const TAKES: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(20);
 
 /// Arguments of `sojourn vm keep`.
 #[derive(Debug, clap::Args)]
@@ -82,7 +89,7 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
     // when nobody's terminal started it.
     let _ = rustix::process::setsid();
     let folder = MachineFolder::of(home, &args.name)?;
-    let lock = folder.lock()?;
+    let lock = take(&folder).await?;
     args.must_leave_nothing_behind(&folder)?;
     let socket = folder.socket();
     let _ = std::fs::remove_file(&socket);
@@ -120,6 +127,20 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
         wire::answer(stream, reply).await;
     }
     Ok(())
+}
+
+/// Takes the machine for this keeper. The one before may be about to end, and who only looks whether the machine runs
+/// has it for a moment.
+async fn take(folder: &MachineFolder) -> Result<LockFile> {
+    let until = Instant::now() + TAKES;
+    loop {
+        match folder.lock() {
+            Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < until => {
+                sleep(STEP).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 /// What a keeper needs of its home.

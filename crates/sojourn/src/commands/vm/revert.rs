@@ -1,7 +1,7 @@
 //! Going back to a parcel: `sojourn vm rollback`, `sojourn vm discard`.
 
 use super::args::RevertArgs;
-use super::asking::ask_or_gone;
+use super::asking::{ask_or_gone, until_gone};
 use super::disks;
 use super::folder::MachineFolder;
 use super::wire::KeeperRequest;
@@ -29,6 +29,7 @@ pub(super) async fn rollback(
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
     folder.must_be_of(&parcel)?;
     disks::must_not_be_pending(home, &folder).await?;
+    until_gone(&folder).await?;
     // Nobody starts the machine meanwhile.
     let _lock = folder.must_stay_down()?;
     put_back(&parcel, *lost, &folder, home, &engine).await?;

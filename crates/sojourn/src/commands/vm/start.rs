@@ -1,7 +1,7 @@
 //! `sojourn vm start`: a machine boots.
 
 use super::args::StartArgs;
-use super::asking::answered;
+use super::asking::{answered, until_gone};
 use super::disks;
 use super::folder::MachineFolder;
 use super::keeper::{self, KeepFor};
@@ -23,6 +23,8 @@ pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result
             pending.parcel()
         )));
     }
+    // Its guest may have powered off just now.
+    until_gone(&folder).await?;
     if let Some(pending) = folder.pending()? {
         if !args.fresh && !pending.was_resumed(folder.path()) {
             return Err(pending.disk_was_written());
@@ -34,7 +36,6 @@ pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result
             PendingSuspension::forget(folder.path())?;
         }
     }
-    folder.must_not_run()?;
     let bar = Bar::waiting("starting");
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
     if !args.fresh

@@ -1,13 +1,13 @@
 //! `sojourn vm stop`.
 
 use super::args::StopArgs;
-use super::asking::{answered, does_not_run};
+use super::asking::{answered, ask_or_gone, does_not_run};
 use super::folder::MachineFolder;
 use super::not_sent::NotSent;
-use super::wire::{self, KeeperReply, KeeperRequest};
+use super::wire::{KeeperReply, KeeperRequest};
 use crate::output::Output;
 use crate::progress::Bar;
-use block::Result;
+use block::{ErrorKind, Result};
 use engine::Home;
 
 /// Ends a machine, or the sending of what it was suspended as.
@@ -20,9 +20,15 @@ pub(super) async fn run(args: &StopArgs, home: &Home, output: Output) -> Result<
     folder.spec()?;
     let request = KeeperRequest::Stop { force: args.force };
     let bar = Bar::waiting(request.doing());
-    let reply = match wire::call(&folder, &request).await? {
+    let was_kept = folder.must_not_run().is_err();
+    let reply = match ask_or_gone(&folder, &request).await? {
         Some(reply) => reply,
-        None if args.force => keep_here(&folder)?,
+        None if args.force => match keep_here(&folder) {
+            Err(e) if was_kept && e.kind() == ErrorKind::Conflict => KeeperReply::Stopped,
+            other => other?,
+        },
+        // It ended by itself, as when its guest powers off.
+        None if was_kept => KeeperReply::Stopped,
         None => return Err(does_not_run(name)),
     };
     drop(bar);

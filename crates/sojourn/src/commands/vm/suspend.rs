@@ -103,6 +103,10 @@ async fn send_kept(
         (Err(e), _) if e.kind() == ErrorKind::Conflict && folder.not_sent().is_none() => {
             ask_or_gone(folder, request).await?.ok_or(e)?
         }
+        // It had all gone up when this one had the machine.
+        (Err(e), _) if e.kind() == ErrorKind::NotFound && folder.pending()?.is_none() => {
+            KeeperReply::Stopped
+        }
         (sending, _) => sending?,
     };
     match reply {
