@@ -173,7 +173,7 @@ impl RunClaim {
     }
 
     /// The claim of a machine that was suspended in the home of `server`, and is not in the store as it is. When the
-    /// store is away, or somebody removed the claim, it is taken for granted: the lease of the disk says who may
+    /// store is away or refuses, or somebody removed the claim, it is taken for granted: the lease of the disk says who may
     /// run the machine, and no parcel is made without looking again.
     ///
     /// # Errors
@@ -192,7 +192,8 @@ impl RunClaim {
                 tracing::warn!(machine = spec.name, "somebody removed the claim on the machine");
                 Ok(own)
             }
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // A store that refuses, as when a token has expired, is away as well: what is here needs nothing of it.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
                 tracing::warn!(machine = spec.name, %error, "the machine goes on without the store");
                 Ok(own)
             }
@@ -408,7 +409,12 @@ mod tests {
     use super::*;
     use crate::parcel::tests::{collect, fresh, make};
     use crate::spec::tests::spec;
+    use object_store::memory::InMemory;
+    use objects::testing::{ScriptedStore, StoreCall, StoreFault};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
+    use store::testing;
 
     const HERE: ServerId = ServerId([1; 16]);
     const THERE: ServerId = ServerId([2; 16]);
@@ -497,6 +503,24 @@ mod tests {
         let other = claim(&store, THERE, None).await.unwrap();
         sought.end(&store).await.unwrap();
         assert_eq!(RunClaim::find(&store, "work").await.unwrap(), Some(other));
+    }
+
+    #[tokio::test]
+    async fn what_is_here_needs_nothing_of_a_store_that_refuses() {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&refuses);
+        let script = move |_: &StoreCall| match asked.load(Ordering::Relaxed) {
+            true => StoreFault::Fail(std::io::ErrorKind::PermissionDenied),
+            false => StoreFault::None,
+        };
+        let backend = Arc::new(ScriptedStore::new(Arc::new(InMemory::new()), script));
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let made = claim(&store, HERE, None).await.unwrap();
+        refuses.store(true, Ordering::Relaxed);
+        let refused = RunClaim::find(&store, "work").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied);
+        let own = RunClaim::of_suspension(&store, &spec(), HERE).await.unwrap();
+        assert!(own.is_same(&made));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use crate::pending::{PendingSuspension, SuspendedParts};
 use crate::resume_set::FirstReads;
 use crate::save::{self, MachineTail};
 use crate::{MemoryImage, Parcel, RunClaim, device_state, memory_file, mount, resume_set};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Progress, RefKind, Session, Store};
@@ -43,6 +43,15 @@ pub struct KeptReport {
     pub kept: f64,
 }
 
+/// What came of suspending a machine on this host.
+#[derive(Debug)]
+pub enum SuspendedHere {
+    /// It stands still, and this is to go up.
+    Kept(Box<KeptReport>),
+    /// It runs on: what its disk holds cannot wait here, such as that of an ephemeral one, for this reason.
+    DiskCannotWait(Error),
+}
+
 impl RunningMachine {
     /// Makes a parcel of the machine as it is now, and lets it run on.
     ///
@@ -69,13 +78,13 @@ impl RunningMachine {
     }
 
     /// Keeps the machine on this host as it is now; it stands still from then on. [`park`](Self::park) it, and
-    /// [`upload`](crate::upload::upload) what was kept. Most of its memory is written while it runs on.
+    /// [`upload`](crate::upload::upload) what was kept. Most of its memory is written while it runs on. A machine whose
+    /// disk cannot be marked, as an ephemeral one, runs on.
     ///
     /// # Errors
-    /// [`Denied`](ErrorKind::Denied) and [`Conflict`](ErrorKind::Conflict) when the disk cannot be marked, as an
-    /// ephemeral one; [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; any error from QEMU and
+    /// [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; any error from QEMU and
     /// the file system. The machine runs on then.
-    pub async fn suspend_here(&self, disk: &dyn MachineDisk) -> Result<KeptReport> {
+    pub async fn suspend_here(&self, disk: &dyn MachineDisk) -> Result<SuspendedHere> {
         let began = Instant::now();
         // What is suspended without a claim could neither go up nor go on.
         RunClaim::of_suspension(&self.host.store, &self.spec, self.host.server).await?;
@@ -93,11 +102,15 @@ impl RunningMachine {
         let _pause = self.ram.demand().pause_ahead();
         let guest = self.stop_guest().await?;
         match self.keep_here(&guest, disk, number, token).await {
-            Ok(pending) => Ok(KeptReport {
+            Ok(Ok(pending)) => Ok(SuspendedHere::Kept(Box::new(KeptReport {
                 pending,
                 paused: guest.since.elapsed().as_secs_f64(),
                 kept: began.elapsed().as_secs_f64(),
-            }),
+            }))),
+            Ok(Err(why)) => {
+                guest.go_on_after_failure().await;
+                Ok(SuspendedHere::DiskCannotWait(why))
+            }
             Err(e) => {
                 guest.go_on_after_failure().await;
                 Err(e)
@@ -105,20 +118,26 @@ impl RunningMachine {
         }
     }
 
+    /// Keeps a machine that stands still; the error within says why its disk cannot wait.
     async fn keep_here(
         &self,
         guest: &StoppedGuest<'_>,
         disk: &dyn MachineDisk,
         number: u64,
         token: String,
-    ) -> Result<PendingSuspension> {
+    ) -> Result<Result<PendingSuspension>> {
         // Only this waits for QEMU. What follows is not given up in the middle: who waits for memory now is no
         // processor of the guest, and a suspension that came to be must not be of a guest that has gone on.
         let state = guest.do_while_memory_comes(self.save_devices()).await?;
         let frozen = self.ram.freeze()?;
         let (marked, synced) = tokio::join!(disk.set_mark(&self.spec.disk), self.ram.sync());
-        let disk_mark = marked?;
         synced?;
+        let disk_mark = match marked {
+            Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Conflict) => {
+                return Ok(Err(e));
+            }
+            marked => marked?,
+        };
         let base = frozen.base().map(AsRef::as_ref);
         let first = self.first_reads(base).await;
         let set = resume_set::encode(&first.extents);
@@ -134,7 +153,7 @@ impl RunningMachine {
             changed,
             tail: MachineTail { state: &state, resume_set: &set, first_pages: &first.pages },
         };
-        PendingSuspension::keep(&self.host.directory, parts).await
+        PendingSuspension::keep(&self.host.directory, parts).await.map(Ok)
     }
 
     /// Makes a parcel. The guest stands still until its memory is frozen and its disk is stored, and goes on

@@ -6,8 +6,8 @@ use super::super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredVi
 use super::{Farewell, Keeper, KeeperStep, release, upload};
 use ::vm::RunningMachine;
 use ::vm::machine::TRIES_AGAIN;
-use ::vm::packing::{KeptReport, ParcelReport};
-use block::{Error, ErrorKind, Result};
+use ::vm::packing::{KeptReport, ParcelReport, SuspendedHere};
+use block::{Error, Result};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
@@ -166,10 +166,9 @@ impl KeptMachine {
                     .map_or_else(Packing::Failed, Packing::Parcel);
             }
             match machine.suspend_here(server).await {
-                Ok(kept) => Packing::Kept(kept),
-                // A disk that cannot wait, such as an ephemeral one.
-                Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Conflict) => {
-                    tracing::info!(why = e.message(), "the suspension goes to the store at once");
+                Ok(SuspendedHere::Kept(kept)) => Packing::Kept(*kept),
+                Ok(SuspendedHere::DiskCannotWait(why)) => {
+                    tracing::info!(why = why.message(), "the suspension goes to the store at once");
                     let stored = machine.freeze_and_store(server, &()).await;
                     stored.map_or_else(Packing::Failed, Packing::Parcel)
                 }
