@@ -15,6 +15,9 @@ use tokio::time::{Instant, timeout};
 /// How long the store may take to answer before a suspension does without.
 const ASKS: Duration = Duration::from_secs(2);
 
+/// How long a disk may take to be marked while the guest stands still.
+const MARKS: Duration = Duration::from_secs(20);
+
 /// What making a parcel came to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParcelReport {
@@ -130,7 +133,7 @@ impl RunningMachine {
         // processor of the guest, and a suspension that came to be must not be of a guest that has gone on.
         let state = guest.do_while_memory_comes(self.save_devices()).await?;
         let frozen = self.ram.freeze()?;
-        let (marked, synced) = tokio::join!(disk.set_mark(&self.spec.disk), self.ram.sync());
+        let (marked, synced) = tokio::join!(set_mark(disk, &self.spec.disk), self.ram.sync());
         synced?;
         let disk_mark = match marked {
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Conflict) => {
@@ -311,6 +314,17 @@ async fn first_known(
     }
 }
 
+/// Marks a disk. What changes or publishes it as a whole may take hours, and the guest stands still meanwhile.
+async fn set_mark(disk: &dyn MachineDisk, name: &str) -> Result<String> {
+    let late = |_| {
+        Error::unavailable(format!(
+            "disk {name:?} is being published, committed, rebased or put into a snapshot; wait for that, and suspend the \
+             machine again"
+        ))
+    };
+    timeout(MARKS, disk.set_mark(name)).await.map_err(late)?
+}
+
 /// Tells a parcel from another one of its number.
 fn token(store: &Store) -> Result<String> {
     let mut random = [0; 16];
@@ -321,7 +335,43 @@ fn token(store: &Store) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use async_trait::async_trait;
     use std::future::{pending, ready};
+    use store::ManifestId;
+
+    /// A disk that somebody publishes, over a link that is cut.
+    struct BusyDisk;
+
+    #[async_trait]
+    impl MachineDisk for BusyDisk {
+        async fn holds(&self, _: &str, _: &ManifestId) -> Result<bool> {
+            pending().await
+        }
+
+        async fn set_mark(&self, _: &str) -> Result<String> {
+            pending().await
+        }
+
+        async fn mark(&self, _: &str) -> Result<Option<String>> {
+            pending().await
+        }
+
+        async fn snapshot(&self, _: &str, _: &str) -> Result<()> {
+            pending().await
+        }
+
+        async fn remove_snapshot(&self, _: &str, _: &str) -> Result<()> {
+            pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_stands_still_behind_a_disk_that_is_published_for_half_a_minute_at_the_most() {
+        let began = Instant::now();
+        let late = set_mark(&BusyDisk, "alice").await.unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(late.message().contains("disk \"alice\" is being published"), "{late}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_resume_that_was_not_noted_to_its_end_passes_on_the_set_it_had_itself() {
