@@ -27,6 +27,8 @@ pub(crate) use stopped::StoppedGuest;
 
 /// The directory of a machine in which its memory is mounted.
 pub const MOUNT_POINT: &str = "ram";
+/// The file in it that has its memory where that cannot be mounted.
+const MEMORY: &str = "memory";
 /// How long the store may take to let go of what a start that was ended held.
 const LETS_GO: Duration = Duration::from_secs(2);
 /// What QEMU calls a machine that it paused as a write of its disk found no room.
@@ -39,10 +41,12 @@ const A_WHILE: Duration = Duration::from_secs(1);
 pub const TRIES_AGAIN: Duration = Duration::from_secs(1);
 
 /// Clears away what a machine that does not run, or whose keeper was killed, left in its directory: the mount of its
-/// memory, and what its guest wrote there.
+/// memory or the file in its place, and what its guest wrote there.
 pub fn clear(directory: &Path) {
     mount::detach(&directory.join(MOUNT_POINT));
-    let _ = std::fs::remove_file(directory.join(WRITTEN));
+    for file in [MEMORY, WRITTEN] {
+        let _ = std::fs::remove_file(directory.join(file));
+    }
 }
 
 /// Gives memory up that nobody has mapped any more. Unmounting waits for the kernel.
@@ -293,4 +297,20 @@ impl RunningMachine {
 /// The program that is used unless another is named.
 pub fn default_qemu() -> &'static Path {
     Path::new("qemu-system-x86_64")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_keeper_left_of_the_memory_of_its_machine_is_cleared_away() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in [MEMORY, WRITTEN, "machine.json"] {
+            std::fs::write(dir.path().join(file), "left").unwrap();
+        }
+        clear(dir.path());
+        let left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), ["machine.json"]);
+    }
 }

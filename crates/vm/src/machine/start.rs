@@ -1,8 +1,8 @@
 //! A machine is started: from its firmware, a parcel or a suspension, and ended early where it is to end.
 
 use super::{
-    LETS_GO, MOUNT_POINT, MachineDisk, MachineHost, MachineOrigin, MappedMemory, RunningMachine,
-    unmount,
+    LETS_GO, MEMORY, MOUNT_POINT, MachineDisk, MachineHost, MachineOrigin, MappedMemory,
+    RunningMachine, unmount,
 };
 use crate::abilities::PATIENCE;
 use crate::command::{self, MachineParts};
@@ -126,8 +126,11 @@ impl RunningMachine {
             Ok(mounted) => MappedMemory::Mounted(mounted),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(error = %e, "all memory is fetched before the guest goes on");
-                let path = host.directory.join("memory");
-                unless_ended(end, memory_file::fill(&ram, &path)).await?;
+                let path = host.directory.join(MEMORY);
+                if let Err(e) = unless_ended(end, memory_file::fill(&ram, &path)).await {
+                    let _ = std::fs::remove_file(&path);
+                    return Err(e);
+                }
                 MappedMemory::File(path)
             }
             Err(e) => return Err(e),

@@ -8,6 +8,7 @@
 //! | `keeper.log`, `qemu.log`, `console.log` | what keeper, QEMU and guest said |
 //! | `qmp.sock`, `console.sock`, `vnc.sock` | QEMU's monitor, the serial console, the screen |
 //! | `ram/` | its memory on FUSE |
+//! | `memory` | its memory where there is no FUSE; of no use once it does not run |
 //! | `written` | what its guest wrote to its memory; of no use once it does not run |
 //! | `pending/` | a suspension that is not in the store yet |
 //! | `pending.aside/` | the same while its disk is put back to an older parcel; after a kill it is put back itself |
