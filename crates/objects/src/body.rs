@@ -1,8 +1,8 @@
 //! An object, or a range of one, over a link that is thin or breaks: it is waited for as long as something comes, and
 //! what has come is not asked for again.
 
+use super::hint::MostBytes;
 use super::patient::{Attempts, Patient, failure};
-use super::requests::MostBytes;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream;

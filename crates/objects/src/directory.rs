@@ -18,7 +18,7 @@ mod placed;
 #[cfg(test)]
 mod tests;
 
-use crate::Hint;
+use crate::hint::Hint;
 use async_trait::async_trait;
 use block::fs::{DirectoryEntry, File, FileType, FsPath, Metadata, Open};
 use block::{ErrorKind as Kinds, offload};

@@ -27,6 +27,7 @@
 //! | `patient` | [`Patience`]: trying again |
 //! | `body`, `resumed` | an object, and a batch, that go on where their link broke |
 //! | `gathered` | joining reads |
+//! | `hint` | [`Hint`]: what a read wants of the layers in front of the backend |
 //! | `backend_reads` | [`BackendReads`]: how many reads a backend had at a time, and how long they took |
 //! | `link_pace` | [`LinkTime`]: what reads over a network take |
 //! | `round_trip` | [`RoundTrip`]: what a request takes before its first byte |
@@ -55,6 +56,7 @@ mod environment;
 mod fault;
 mod gathered;
 pub mod header;
+mod hint;
 pub mod layer;
 mod link_pace;
 mod local;
@@ -78,13 +80,14 @@ pub use backend_reads::{BackendReads, DEPTHS, ReadsAtDepth};
 pub use batch::RangeBatches;
 pub use environment::Environment;
 pub use gathered::GAP;
+pub use hint::Hint;
 pub use link_pace::LinkTime;
 pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters, SLOWEST_LINK};
 pub use pieces::KeepSettings;
 pub use requests::{
-    Created, Hint, create_content, delete, durable_head, error, get, get_range, get_range_with,
+    Created, create_content, delete, durable_head, error, get, get_range, get_range_with,
     get_ranges, get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
 };
 pub use round_trip::RoundTrip;

@@ -8,6 +8,7 @@
 //! or `Unavailable` where the backend could not be reached. Reads also fail with `Corrupt`, where an
 //! object is longer or shorter than it can be.
 
+use crate::hint::{Hint, MostBytes};
 use crate::{directory, fault};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -138,28 +139,6 @@ fn beyond_end(path: &Path, offset: u64, len: u64, source: object_store::Error) -
         return Error::corrupt(message).with_source(mapped);
     }
     mapped
-}
-
-/// How many bytes an object may have whose body is wanted: that of a longer one is not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MostBytes(pub(crate) u64);
-
-impl MostBytes {
-    /// Whether an object is longer than whoever asked for all of it can use.
-    pub(crate) fn is_exceeded(options: &GetOptions, size: u64) -> bool {
-        options.extensions.get::<Self>().is_some_and(|most| size > most.0)
-    }
-}
-
-/// A wish of one read to the layers in front of the backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hint {
-    /// From the backend itself, not from what is kept of it.
-    Fresh,
-    /// Just this range, without its neighbourhood.
-    Exact,
-    /// Of an object whose name is on stable storage when that is answered.
-    Durable,
 }
 
 /// Reads a range as [`get_range`] does, with a wish.
