@@ -51,7 +51,10 @@ test("Now shows what the server does", async () => {
   const page = await open("now");
   await page.waitForFunction(() => document.querySelector(".figure dd").textContent === "2");
   await page.waitForFunction(() => /^(≥\s)?[\d,]+$/.test(document.querySelector(".big").textContent));
-  await page.locator(".big-note", { hasText: /more clients? like the 2 of now/ }).first().waitFor();
+  await page
+    .locator(".big-note", { hasText: /more clients? like the 2 of now/ })
+    .first()
+    .waitFor();
   await page.waitForSelector(".forecast .used");
   assert.match(await text(page, ".sentence"), /Hits would change: twice the memory/);
   for (const kind of ["read", "write"]) await page.getByRole("rowheader", { name: kind, exact: true }).waitFor();
