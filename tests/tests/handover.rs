@@ -325,7 +325,7 @@ h.shutdown()
             let set = clients::current();
             let client =
                 scope.spawn(|| set.run(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py")));
-            until_connected(&home, 2);
+            until_connected(&home, 1);
             let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
             let mut moved = 0;
             for _ in 0..2 {
