@@ -105,15 +105,14 @@ impl Patient {
         options: &GetOptions,
         came: &mut Option<PartialBody>,
     ) -> Result<Option<GetResult>> {
-        let mut options = options.clone();
+        let mut wish = options.clone();
         if let Some(body) = came.as_ref().filter(|body| body.len > 0) {
-            options.range = Some(GetRange::Bounded(body.rest()));
+            wish.range = Some(GetRange::Bounded(body.rest()));
         }
         let (read, began) = (self.ask(), Instant::now());
         let limit = self.patience().read;
-        let asking = self.backend().get_opts(location, options.clone());
-        let answer = self.within(limit, asking).await??;
-        if MostBytes::is_exceeded(&options, answer.meta.size) {
+        let answer = self.within(limit, self.backend().get_opts(location, wish)).await??;
+        if MostBytes::is_exceeded(options, answer.meta.size) {
             return Ok(Some(answer));
         }
         let body = match came {
