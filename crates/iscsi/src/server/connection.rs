@@ -275,7 +275,8 @@ async fn unit_of(
             Err(error) => refusal_of(&error),
         }
     };
-    attachment.close(SessionEnding::Clean).await;
+    // Its client tries again: the disk is kept for it.
+    attachment.close(SessionEnding::Lost).await;
     Err(refusal)
 }
 

@@ -72,7 +72,8 @@ impl FullFeatureSession<'_> {
             send(&mut self.output, stream).await.map_err(broken)?;
             let unsent = self.output.unsent().len();
             if let (Some(end), 0) = (self.end, unsent) {
-                return Ok(end);
+                // Who was asked to log out and does comes back by itself, to the disk as it left it.
+                return Ok(if leaving { SessionEnd::Stopped } else { end });
             }
             looking.answered(unsent == 0 && self.is_idle());
             if looking.is_long() {

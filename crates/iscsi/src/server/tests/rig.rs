@@ -47,7 +47,7 @@ pub(super) struct Shelf {
     secrets: Option<Arc<Secrets>>,
     endings: Arc<Mutex<Vec<SessionEnding>>>,
     /// The record of its reservations.
-    kept: Mutex<Option<String>>,
+    kept: Arc<Mutex<Option<String>>>,
 }
 
 struct Open {
@@ -108,6 +108,8 @@ pub(super) struct Rig {
     pub(super) server: Server,
     pub(super) address: SocketAddr,
     endings: Arc<Mutex<Vec<SessionEnding>>>,
+    /// The record of the disk's reservations.
+    pub(super) kept: Arc<Mutex<Option<String>>>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinSet<Result<()>>,
 }
@@ -124,13 +126,14 @@ impl Rig {
         secrets: Option<&str>,
     ) -> Self {
         let endings = Arc::default();
+        let kept = Arc::default();
         let secrets = secrets.map(|text| Arc::new(Secrets::parse(text).unwrap()));
         let shelf =
-            Shelf { device, secrets, endings: Arc::clone(&endings), kept: Mutex::default() };
+            Shelf { device, secrets, endings: Arc::clone(&endings), kept: Arc::clone(&kept) };
         let server = Server::new(Arc::new(shelf), limits, Processors::new(2));
         let address = (Ipv4Addr::UNSPECIFIED, 0).into();
         let serving = JoinSet::new();
-        let mut rig = Self { server, address, endings, stop: None, serving };
+        let mut rig = Self { server, address, endings, kept, stop: None, serving };
         rig.listen_again().await;
         rig
     }

@@ -130,6 +130,19 @@ async fn who_logs_out_ends_cleanly_and_who_vanishes_does_not() {
 }
 
 #[tokio::test]
+async fn a_login_that_fails_behind_the_disk_leaves_it_to_its_client() {
+    let rig = Rig::new().await;
+    *rig.kept.lock().unwrap() = Some("damaged".into());
+    let mut initiator = Initiator::connect(&rig).await;
+    initiator.offer("a", 1, &[]).await;
+    assert_ne!(initiator.offered().await, (0, 0));
+    assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
+    *rig.kept.lock().unwrap() = None;
+    let mut again = Initiator::log_in(&rig, "a", 1, &[]).await;
+    assert_eq!(again.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
 async fn a_server_that_stops_asks_initiators_to_log_out_and_serves_them_until_they_do() {
     let mut rig = Rig::new().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
@@ -142,7 +155,8 @@ async fn a_server_that_stops_asks_initiators_to_log_out_and_serves_them_until_th
     initiator.log_out().await;
     assert_eq!(initiator.receive().await.expect("an answer").opcode(), 0x26);
     rig.ended().await.unwrap();
-    assert_eq!(rig.endings(1).await, [SessionEnding::Clean]);
+    // It comes back by itself: what an ephemeral disk was told is kept for it.
+    assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
 }
 
 #[tokio::test]
