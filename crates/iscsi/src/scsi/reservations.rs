@@ -291,7 +291,8 @@ impl Reservations {
     ) -> Result<Vec<Notice>, Refused> {
         let mut notices = Vec::new();
         match (own, new) {
-            (None, 0) => {}
+            // Nothing was registered and nothing is: not even whether registrations are kept changes (SPC-4, table 67).
+            (None, 0) => return Ok(notices),
             (None, _) => {
                 if self.registrations.len() >= MOST {
                     return Err(Sense::NO_REGISTRATIONS.into());

@@ -49,6 +49,21 @@ fn a_reservation_is_taken_from_its_holder_who_is_told() {
 }
 
 #[test]
+fn who_is_not_registered_and_gives_up_its_registration_changes_nothing_of_others() {
+    let mut kept = keys(0, 1);
+    kept[20] = 1;
+    let mut all = Reservations::default();
+    all.change("a", 0, (0, 0), &kept).unwrap();
+    let before = (all.record(), all.report(0).unwrap());
+    assert!(before.0.is_some());
+    // REGISTER, and REGISTER AND IGNORE EXISTING KEY.
+    for action in [0, 6] {
+        assert_eq!(all.change("c", action, (0, 0), &keys(0, 0)), Ok(vec![]));
+        assert_eq!((all.record(), all.report(0).unwrap()), before);
+    }
+}
+
+#[test]
 fn a_wrong_key_changes_nothing() {
     let mut all = registered();
     for action in [1, 2, 3, 4, 5] {
