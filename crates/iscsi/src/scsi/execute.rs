@@ -97,10 +97,10 @@ impl Nexus {
                     self.unit.change_reservations(&self.port, action, (scope, kind), data);
                 match changed.await {
                     Ok(notices) => {
+                        let aborts = (action == 5).then(|| self.unit.abort_preempted(&notices));
                         self.unit.tell(notices);
-                        if action == 5 {
-                            // What the one that was preempted had begun is over.
-                            drop(self.unit.changes.write().await);
+                        if let Some(over) = aborts {
+                            over.await;
                         }
                         CommandOutcome::Good(Vec::new())
                     }

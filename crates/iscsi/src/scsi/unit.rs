@@ -140,6 +140,22 @@ impl Unit {
         }
     }
 
+    /// Aborts the commands of those whose registrations were preempted. What comes out is ready when what they had
+    /// begun is over.
+    pub(super) fn abort_preempted(&self, notices: &[Notice]) -> impl Future<Output = ()> + use<> {
+        let is_preempted = |nexus: &Nexus| {
+            let notice = (nexus.port.clone(), Sense::REGISTRATIONS_PREEMPTED);
+            notices.contains(&notice)
+        };
+        let nexuses: Vec<_> = self.nexuses.lock().iter().filter_map(Weak::upgrade).collect();
+        for nexus in nexuses.iter().filter(|nexus| is_preempted(nexus)) {
+            nexus.epoch.fetch_add(1, SeqCst);
+            nexus.resets.notify_one();
+        }
+        let changes = Arc::clone(&self.changes);
+        async move { drop(changes.write_owned().await) }
+    }
+
     /// Resets the unit on behalf of `by`: all initiators' commands are aborted and the others are told, an
     /// SPC-2 reservation ends. What comes out is ready when nothing that came before changes anything any more.
     pub fn reset(&self, by: &Nexus) -> BoxFuture<'static, ()> {
@@ -310,6 +326,33 @@ mod tests {
         assert!(is_blank(&other).await);
         assert_eq!(other.attention(), Some(Sense::RESET), "nobody else was told");
         assert_eq!(one.attention(), None);
+        let again = other.execute(write(), &[1; 512], other.epoch()).await;
+        assert!(matches!(again, CommandOutcome::Good(_)), "{again:?}");
+    }
+
+    /// PERSISTENT RESERVE OUT.
+    async fn persistent_out(nexus: &Nexus, action: u8, key: u8, new: u8) {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, action, 1, 24);
+        let mut keys = [0; 24];
+        (keys[7], keys[15]) = (key, new);
+        let done = nexus.execute(Command::decode(&cdb), &keys, nexus.epoch()).await;
+        assert!(matches!(done, CommandOutcome::Good(_)), "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn what_came_from_a_port_before_it_was_preempted_and_aborted_is_not_carried_out() {
+        let (_, [one, other]) = two();
+        persistent_out(&one, 0, 0, 1).await;
+        persistent_out(&other, 0, 0, 2).await;
+        let (mine, epoch) = (one.epoch(), other.epoch());
+        // There is no reservation that keeps anybody out.
+        persistent_out(&one, 5, 1, 2).await;
+        let queued = other.execute(write(), &[1; 512], epoch).await;
+        assert!(matches!(queued, CommandOutcome::Aborted), "{queued:?}");
+        assert!(is_blank(&other).await);
+        assert_eq!(other.attention(), Some(Sense::REGISTRATIONS_PREEMPTED));
+        assert_eq!(one.epoch(), mine, "its own commands go on");
         let again = other.execute(write(), &[1; 512], other.epoch()).await;
         assert!(matches!(again, CommandOutcome::Good(_)), "{again:?}");
     }
