@@ -163,7 +163,7 @@ impl<'a> FullFeatureSession<'a> {
             agreed: agreed.parameters.clone(),
             cid: agreed.cid,
             output: Output::new(agreed.parameters.digests),
-            stat_sn: counts.stat_sn.wrapping_add(1),
+            stat_sn: counts.stat_sn,
             exp_cmd_sn: counts.exp_cmd_sn,
             windowed: 0,
             immediate: 0,

@@ -251,13 +251,20 @@ pub(super) struct Initiator {
     /// The number of the next command.
     pub(super) cmd_sn: u32,
     tag: u32,
+    /// The number of the last status that was received.
+    stat_sn: Option<u32>,
 }
 
 impl Initiator {
     /// Connects and says nothing.
     pub(super) async fn connect(rig: &Rig) -> Self {
         let stream = TcpStream::connect(rig.address).await.unwrap();
-        Self { stream, digests: Digests::default(), input: Vec::new(), cmd_sn: 1, tag: 100 }
+        Self::on(stream)
+    }
+
+    fn on(stream: TcpStream) -> Self {
+        let (digests, input) = (Digests::default(), Vec::new());
+        Self { stream, digests, input, cmd_sn: 1, tag: 100, stat_sn: None }
     }
 
     /// The same from the address 127.0.0.`last`.
@@ -265,7 +272,7 @@ impl Initiator {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
         let stream = socket.connect(rig.address).await.unwrap();
-        Self { stream, digests: Digests::default(), input: Vec::new(), cmd_sn: 1, tag: 100 }
+        Self::on(stream)
     }
 
     /// One request of a login, from a stage to the next one, if it is the last of its stage.
@@ -361,6 +368,7 @@ impl Initiator {
             if let PduCut::Whole(pdu, length) = cut(&self.input, self.digests, SEGMENT).unwrap() {
                 let answer = Answer { header: *pdu.header, data: pdu.data.to_vec() };
                 self.input.drain(..length);
+                self.count(&answer);
                 return Some(answer);
             }
             let mut room = [0; 4096];
@@ -370,6 +378,22 @@ impl Initiator {
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.input.extend_from_slice(&room[..count]),
             }
+        }
+    }
+
+    /// A status has the number behind that of the one before, from the login on (RFC 7143, 4.2.2.2).
+    fn count(&mut self, answer: &Answer) {
+        let with_status = match answer.opcode() {
+            0x25 => answer.header[1] & 1 != 0,
+            // An invitation to send data, and a ping of the target's own.
+            0x31 => false,
+            0x20 => answer.tag() != u32::MAX,
+            _ => true,
+        };
+        if with_status {
+            let number = u32_at(&answer.header, 24);
+            assert_eq!(number, self.stat_sn.map_or(number, |last| last.wrapping_add(1)));
+            self.stat_sn = Some(number);
         }
     }
 
