@@ -136,6 +136,8 @@ pub(super) struct FullFeatureSession<'a> {
     ordered: BTreeSet<u64>,
     futures: FuturesUnordered<BoxFuture<'static, SessionEvent>>,
     aborting: Vec<Aborting>,
+    /// Resets that are not over.
+    resetting: usize,
     answers: Answers,
     end: Option<SessionEnd>,
 }
@@ -180,6 +182,7 @@ impl<'a> FullFeatureSession<'a> {
             ordered: BTreeSet::new(),
             futures: FuturesUnordered::new(),
             aborting: Vec::new(),
+            resetting: 0,
             answers: Answers::new(client, local, target),
             end: None,
         }
@@ -500,7 +503,10 @@ impl<'a> FullFeatureSession<'a> {
 
     fn done(&mut self, done: SessionEvent) {
         let (tag, number, outcome) = match done {
-            SessionEvent::Reset(tag) => return self.managed(tag, 0),
+            SessionEvent::Reset(tag) => {
+                self.resetting -= 1;
+                return self.managed(tag, 0);
+            }
             SessionEvent::Command(tag, number, outcome) => (tag, number, outcome),
         };
         let running = match self.running.get(&tag) {

@@ -17,14 +17,16 @@ pub(super) struct Answers {
     local: SocketAddr,
     /// The target of the session.
     target: Option<String>,
-    rest: Vec<u8>,
+    /// An answer, and how much of it was sent.
+    whole: Vec<u8>,
+    sent: usize,
     next: u32,
 }
 
 impl Answers {
     pub(super) fn new(client: Initiator, local: SocketAddr, target: Option<String>) -> Self {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-        Self { client, local, target, rest: Vec::new(), next: 0 }
+        Self { client, local, target, whole: Vec::new(), sent: 0, next: 0 }
     }
 
     /// The answer to a request: its text, and a tag when there is more.
@@ -39,30 +41,37 @@ impl Answers {
         agreed: &mut Parameters,
     ) -> Result<(Option<u32>, Vec<u8>), &'static str> {
         let goes_on = request.transfer != NO_TAG;
-        if goes_on && (self.rest.is_empty() || request.transfer != self.next || !data.is_empty()) {
+        if goes_on && (self.whole.is_empty() || request.transfer != self.next || !data.is_empty()) {
             return Err("it goes on with a text that there is not");
         }
         if !goes_on {
             if request.flags & 0x40 != 0 {
                 return Err("a text in several pieces");
             }
-            self.rest = self.whole(data, targets, agreed).await?;
+            (self.whole, self.sent) = (self.compose(data, targets, agreed).await?, 0);
         }
-        let length = self.rest.len().min(agreed.initiator_segment as usize);
-        let piece: Vec<u8> = self.rest.drain(..length).collect();
+        let rest = &self.whole[self.sent..];
+        let piece = rest[..rest.len().min(agreed.initiator_segment as usize)].to_vec();
+        self.sent += piece.len();
+        if self.sent == self.whole.len() {
+            (self.whole, self.sent) = (Vec::new(), 0);
+        }
         self.next = (self.next + 1) % NO_TAG;
-        Ok(((!self.rest.is_empty()).then_some(self.next), piece))
+        Ok(((!self.whole.is_empty()).then_some(self.next), piece))
     }
 
-    async fn whole(
+    async fn compose(
         &self,
         data: &[u8],
         targets: &dyn Targets,
         agreed: &mut Parameters,
     ) -> Result<Vec<u8>, &'static str> {
-        let mut answers = Vec::new();
+        let (mut answers, mut listed) = (Vec::new(), false);
         for (key, value) in text::parse(data)? {
             match key {
+                "SendTargets" if std::mem::replace(&mut listed, true) => {
+                    return Err("it asks for targets twice");
+                }
                 "SendTargets" => self.targets(value, targets, &mut answers).await?,
                 // The other keys were settled by the login.
                 "MaxRecvDataSegmentLength" => {

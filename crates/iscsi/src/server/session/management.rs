@@ -7,6 +7,11 @@ use crate::server::tasks::{Arrival, Task};
 use futures::FutureExt;
 use std::sync::Arc;
 
+/// Requests that wait for what they abort, at most: they come beside the window of commands.
+const MOST_WAITING: usize = 64;
+/// The response to one more: function rejected.
+const REJECTED: u8 = 255;
+
 /// Tasks that an abort waits for, by their numbers.
 pub(super) struct Aborting {
     tag: u32,
@@ -29,6 +34,9 @@ impl FullFeatureSession<'_> {
         if of_unit && !is_first(&manage.lun) {
             return self.managed(tag, 2);
         }
+        if self.aborting.len() + self.resetting >= MOST_WAITING {
+            return self.managed(tag, REJECTED);
+        }
         match manage.function {
             1 => {
                 let wanted = manage.referenced;
@@ -45,6 +53,7 @@ impl FullFeatureSession<'_> {
             5..=7 => {
                 let over = nexus.unit.reset(&nexus);
                 self.heed_resets();
+                self.resetting += 1;
                 self.futures.push(over.map(move |()| SessionEvent::Reset(tag)).boxed());
             }
             8 => self.managed(tag, 4),

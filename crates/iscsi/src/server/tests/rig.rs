@@ -449,6 +449,13 @@ impl Initiator {
         simple.tag
     }
 
+    /// Sends a text request; with the tag of an answer, for the rest of that.
+    pub(super) async fn text(&mut self, data: &[u8], transfer: u32) -> Answer {
+        let simple = Simple { transfer, ..self.simple(0x80) };
+        self.send(RequestPdu::Text(simple), data).await;
+        self.receive().await.expect("an answer")
+    }
+
     /// Asks for the end of the session.
     pub(super) async fn log_out(&mut self) -> u32 {
         let simple = self.simple(0x80);

@@ -1,6 +1,7 @@
 //! Sessions that begin anew, that end, and that are asked to.
 
 use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
+use crate::codec::{text, u32_at};
 use crate::{InitiatorLimits, SessionEnding};
 use block::{Memory, ScriptedDevice};
 use std::sync::Arc;
@@ -253,4 +254,33 @@ async fn a_discovery_session_that_is_silent_ends_and_others_do_not() {
     assert_eq!(discovery.receive().await.expect("an answer").tag(), ping);
     assert!(discovery.receive().await.is_none());
     assert_eq!(session.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
+async fn targets_are_listed_once_for_each_request_and_in_as_many_pieces_as_it_takes() {
+    let rig = Rig::new().await;
+    let mut discovery = Initiator::connect(&rig).await;
+    let keys = [("SessionType", "Discovery"), ("MaxRecvDataSegmentLength", "512")];
+    discovery.offer("a", 2, &keys).await;
+    assert_eq!(discovery.offered().await, (0, 0));
+    let twice = discovery.text(b"SendTargets=All\0SendTargets=All\0", u32::MAX).await;
+    assert_eq!(twice.opcode(), 0x3f, "a rejection");
+    // What is not understood makes an answer of several pieces.
+    let mut asked = b"SendTargets=All\0".to_vec();
+    (0..50).for_each(|i| asked.extend_from_slice(format!("X-test-{i}=1\0").as_bytes()));
+    let (mut answer, mut whole) = (discovery.text(&asked, u32::MAX).await, Vec::new());
+    loop {
+        assert_eq!(answer.opcode(), 0x24);
+        assert!(answer.data.len() <= 512);
+        whole.extend_from_slice(&answer.data);
+        let transfer = u32_at(&answer.header, 20);
+        if transfer == u32::MAX {
+            break;
+        }
+        answer = discovery.text(&[], transfer).await;
+    }
+    let answers = text::parse(&whole).unwrap();
+    assert_eq!(answers.len(), 52);
+    assert_eq!(answers[0], ("TargetName", "iqn.2026-11.io.sojourn:disk"));
+    assert_eq!(answers[51], ("X-test-49", "NotUnderstood"));
 }

@@ -16,6 +16,7 @@ const RESET_UNIT: u8 = 5;
 const COMPLETE: u8 = 0;
 const NO_SUCH_TASK: u8 = 1;
 const NO_SUCH_UNIT: u8 = 2;
+const FUNCTION_REJECTED: u8 = 255;
 
 async fn gated() -> (Rig, Arc<Gated>) {
     let gated = gated_disk();
@@ -37,6 +38,34 @@ async fn an_aborted_command_is_not_answered_and_its_abort_waits_until_it_is_over
     assert_eq!((answer.opcode(), answer.tag(), answer.reason()), (0x22, abort, COMPLETE));
     // Its place in the window is free, and its tag as well.
     assert_eq!(initiator.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_a_command_are_so_many_at_most() {
+    let (rig, gated) = gated().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let tag = initiator.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    let mut waiting = Vec::new();
+    for _ in 0..64 {
+        waiting.push(initiator.manage(ABORT_TASK, tag).await);
+    }
+    for function in [ABORT_TASK, ABORT_TASK_SET, RESET_UNIT] {
+        let more = initiator.manage(function, tag).await;
+        let answer = initiator.receive().await.expect("an answer");
+        assert_eq!((answer.tag(), answer.reason()), (more, FUNCTION_REJECTED));
+    }
+    gated.calls.release(1);
+    for abort in waiting {
+        let answer = initiator.receive().await.expect("an answer");
+        assert_eq!((answer.tag(), answer.reason()), (abort, COMPLETE));
+    }
+    // There is room again, for resets too.
+    for _ in 0..100 {
+        let reset = initiator.manage(RESET_UNIT, u32::MAX).await;
+        let answer = initiator.receive().await.expect("an answer");
+        assert_eq!((answer.tag(), answer.reason()), (reset, COMPLETE));
+    }
 }
 
 #[tokio::test]
