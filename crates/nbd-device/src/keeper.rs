@@ -59,6 +59,12 @@ impl Default for KeeperOptions {
     }
 }
 
+/// A [number](KeeperOptions::number) that is larger for each keeper of a boot: the milliseconds since then.
+pub fn number_since_boot() -> u64 {
+    let booted = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    (booted.tv_sec as u64) * 1000 + booted.tv_nsec as u64 / 1_000_000
+}
+
 /// How the server is reached.
 #[async_trait]
 pub trait Dial: Send + Sync {
@@ -93,6 +99,37 @@ impl ExportServers {
             return Err(Error::invalid("no server was named; give nbd://HOST/EXPORT"));
         }
         Ok(Self { name, addresses, first: 0 })
+    }
+
+    /// The same, where the hosts are looked up once: while the root file system is away nobody can be asked for a
+    /// name. The device is known by the first URI.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) for a name without an address, [`Invalid`](ErrorKind::Invalid) when there
+    /// is no server.
+    pub async fn looked_up(exports: Vec<(Uri, ClientOptions)>) -> Result<Self> {
+        let name = exports.first().map(|(uri, _)| uri.to_string()).unwrap_or_default();
+        let mut addresses = Vec::new();
+        for (uri, options) in exports {
+            let nbd::Address::Tcp(host, port) = &uri.address else {
+                addresses.push((uri, options));
+                continue;
+            };
+            let found = tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|e| {
+                Error::not_found(format!("{uri}: the name {host} has no address: {e}"))
+                    .with_source(e)
+            })?;
+            for address in found {
+                let mut uri = uri.clone();
+                // The certificate has the name.
+                if let Some(tls) = &mut uri.tls {
+                    tls.hostname.get_or_insert_with(|| host.clone());
+                }
+                uri.address = nbd::Address::Tcp(address.ip().to_string(), address.port());
+                addresses.push((uri, options.clone()));
+            }
+        }
+        Self::new(name, addresses)
     }
 }
 

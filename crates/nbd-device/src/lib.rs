@@ -17,9 +17,11 @@
 //! | `netlink` | the driver, reached by netlink |
 //! | [`keeper`] | [`Keeper`], which connects a device and keeps it connected |
 //! | [`sysfs`] | the devices that are connected now |
+//! | [`background`] | a keeper in the background |
 //! | [`resident`] | a process that goes on while the device below it does not answer |
 
 mod backend;
+pub mod background;
 pub mod driver;
 pub mod keeper;
 mod message;
@@ -31,4 +33,4 @@ pub use backend::Backend;
 pub use driver::{DeviceSettings, Driver};
 pub use keeper::{Keeper, KeeperOptions};
 pub use netlink::Netlink;
-pub use sysfs::ConnectedDevice;
+pub use sysfs::{BlockDevices, ConnectedDevice};

@@ -3,7 +3,7 @@
 
 use crate::driver::{DeviceSettings, Driver};
 use crate::message::{Attribute, FAMILY, GROUP, NbdMessage, NetlinkCommand};
-use crate::sysfs;
+use crate::sysfs::BlockDevices;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use netlink_packet_core::{
@@ -42,6 +42,7 @@ mod errno {
 pub struct Netlink {
     commands: Channel,
     reports: Channel,
+    devices: BlockDevices,
     family: u16,
     /// Devices of which a connection died, not told yet.
     dead: VecDeque<u32>,
@@ -58,7 +59,8 @@ impl Netlink {
         let (family, group) = resolve(&mut commands).await?;
         let reports = Channel::open()?;
         reports.join(group)?;
-        Ok(Self { commands, reports, family, dead: VecDeque::new() })
+        let devices = BlockDevices::open()?;
+        Ok(Self { commands, reports, devices, family, dead: VecDeque::new() })
     }
 
     async fn ask(
@@ -161,7 +163,7 @@ impl Driver for Netlink {
             Err(CommandFailure::Errno(errno::INVALID)) => {
                 let name = format!("/dev/nbd{index}");
                 // It says the same when nobody has the device and when somebody else has.
-                Err(match sysfs::backend(index)? {
+                Err(match self.devices.backend(index)? {
                     Some(backend) if backend != settings.backend => Error::conflict(format!(
                         "{name} is of another server ({backend}) now; it is left alone"
                     )),
@@ -183,11 +185,11 @@ impl Driver for Netlink {
     }
 
     fn is_connected(&self, index: u32) -> Result<bool> {
-        Ok(sysfs::connected()?.iter().any(|device| device.index == index))
+        self.devices.is_connected(index)
     }
 
     fn backend(&self, index: u32) -> Result<Option<String>> {
-        sysfs::backend(index)
+        self.devices.backend(index)
     }
 
     async fn died(&mut self) -> Result<Option<u32>> {

@@ -1,7 +1,11 @@
 //! The NBD devices that are connected now, as the kernel shows them in sysfs.
 
 use block::{Error, Result};
-use std::io::ErrorKind;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel shows block devices.
@@ -32,6 +36,17 @@ pub fn path(index: u32) -> PathBuf {
     PathBuf::from(format!("/dev/nbd{index}"))
 }
 
+/// Has the kernel look for partitions, which it does when the device is opened.
+pub async fn look_for_partitions(index: u32) {
+    let path = path(index);
+    let opened = block::offload(move || {
+        File::open(&path).map(drop).map_err(|e| Error::io(path.display(), e))
+    });
+    if let Err(error) = opened.await {
+        tracing::warn!(%error, "cannot look for partitions");
+    }
+}
+
 /// The N of a path `/dev/nbdN`.
 ///
 /// # Errors
@@ -43,56 +58,86 @@ pub fn index_of(path: &Path) -> Result<u32> {
     })
 }
 
-/// All connected devices, by number.
-///
-/// # Errors
-/// Any error from reading sysfs.
-pub fn connected() -> Result<Vec<ConnectedDevice>> {
-    connected_in(Path::new(BLOCK_DEVICES))
+/// The kernel's block devices, held open: a keeper that the initial RAM disk started is left in a file
+/// system where nothing is mounted any more, and finds no path there.
+#[derive(Debug)]
+pub struct BlockDevices {
+    directory: OwnedFd,
 }
 
-/// Who is at the other end of a device; `None` when it is not connected, or the kernel does not tell.
-///
-/// # Errors
-/// Any error from reading sysfs.
-pub fn backend(index: u32) -> Result<Option<String>> {
-    read(&Path::new(BLOCK_DEVICES).join(format!("nbd{index}")).join("backend"))
-}
-
-fn connected_in(directory: &Path) -> Result<Vec<ConnectedDevice>> {
-    let failed = |e| Error::io(directory.display(), e);
-    let entries = match directory.read_dir() {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    };
-    let mut devices = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(failed)?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("nbd"));
-        let Some(index) = number.and_then(|number| number.parse().ok()) else { continue };
-        let device = directory.join(&name);
-        // It is there while somebody has the device connected.
-        if read(&device.join("pid"))?.is_none() {
-            continue;
-        }
-        let sectors = read(&device.join("size"))?.and_then(|text| text.parse::<u64>().ok());
-        devices.push(ConnectedDevice {
-            index,
-            size: sectors.unwrap_or(0).saturating_mul(SECTOR),
-            backend: read(&device.join("backend"))?,
-        });
+impl BlockDevices {
+    /// Opens the directory.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) where sysfs is not mounted.
+    pub fn open() -> Result<Self> {
+        Self::open_at(Path::new(BLOCK_DEVICES))
     }
-    devices.sort_by_key(|device| device.index);
-    Ok(devices)
-}
 
-/// The text of an attribute; `None` when it is not there.
-fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim_end().to_owned())),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::io(path.display(), e)),
+    fn open_at(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty());
+        Ok(Self { directory: directory.map_err(|e| Error::io(path.display(), e.into()))? })
+    }
+
+    /// All connected devices, by number.
+    ///
+    /// # Errors
+    /// Any error from reading sysfs.
+    pub fn connected(&self) -> Result<Vec<ConnectedDevice>> {
+        let failed = |e: Errno| Error::io(BLOCK_DEVICES, e.into());
+        let mut devices = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let number = entry.file_name().to_str().ok().and_then(|name| name.strip_prefix("nbd"));
+            let Some(index) = number.and_then(|number| number.parse().ok()) else { continue };
+            if !self.is_connected(index)? {
+                continue;
+            }
+            let sectors = self.read(index, "size")?.and_then(|text| text.parse::<u64>().ok());
+            devices.push(ConnectedDevice {
+                index,
+                size: sectors.unwrap_or(0).saturating_mul(SECTOR),
+                backend: self.backend(index)?,
+            });
+        }
+        devices.sort_by_key(|device| device.index);
+        Ok(devices)
+    }
+
+    /// Whether somebody has a device connected.
+    ///
+    /// # Errors
+    /// Any error from reading sysfs.
+    pub fn is_connected(&self, index: u32) -> Result<bool> {
+        Ok(self.read(index, "pid")?.is_some())
+    }
+
+    /// Who is at the other end of a device; `None` when it is not connected, or the kernel does not tell.
+    ///
+    /// # Errors
+    /// Any error from reading sysfs.
+    pub fn backend(&self, index: u32) -> Result<Option<String>> {
+        self.read(index, "backend")
+    }
+
+    /// The text of an attribute; `None` when it is not there.
+    fn read(&self, index: u32, attribute: &str) -> Result<Option<String>> {
+        let name = format!("nbd{index}/{attribute}");
+        let failed = |e| Error::io(format!("{BLOCK_DEVICES}/{name}"), e);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let mut file = match rustix::fs::openat(&self.directory, &name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(failed(e.into())),
+        };
+        let mut text = String::new();
+        match file.read_to_string(&mut text) {
+            Ok(_) => Ok(Some(text.trim_end().to_owned())),
+            // It went away since.
+            Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(e) => Err(failed(e)),
+        }
     }
 }
 
@@ -120,8 +165,15 @@ mod tests {
             ConnectedDevice { index: 2, size: 1 << 20, backend },
             ConnectedDevice { index: 10, size: 4096, backend: None },
         ];
-        assert_eq!(connected_in(dir.path()).unwrap(), expected);
-        assert_eq!(connected_in(&dir.path().join("none")).unwrap(), []);
+        let devices = BlockDevices::open_at(dir.path()).unwrap();
+        assert_eq!(devices.connected().unwrap(), expected);
+        assert_eq!(devices.backend(2).unwrap().as_deref(), Some("nbd://lab/alice"));
+        assert_eq!(
+            [1, 2, 3].map(|index| devices.is_connected(index).unwrap()),
+            [false, true, false]
+        );
+        let error = BlockDevices::open_at(&dir.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), block::ErrorKind::NotFound);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! `sojourn device`: NBD exports as block devices of this machine's kernel.
 
-mod background;
-
 use super::runnable::{COMMAND_LOG, Invocation, Runnable, finish};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::remote;
 use block::{ByteSize, Error, Result};
 use engine::config::time::duration;
 use nbd::Uri;
 use nbd_device::keeper::ExportServers;
-use nbd_device::{Backend, Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
+use nbd_device::{
+    Backend, BlockDevices, Driver, Keeper, KeeperOptions, Netlink, background, keeper, resident,
+    sysfs,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -17,7 +18,7 @@ use server::notify::notify;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -137,29 +138,34 @@ async fn run(verb: &DeviceCommand, output: Output) -> Result<()> {
         DeviceCommand::Connect(args) if args.foreground || args.detach => {
             connect(args, output).await
         }
-        DeviceCommand::Connect(_) => background::start().await,
+        DeviceCommand::Connect(_) => start().await,
         DeviceCommand::List => list(output),
         DeviceCommand::Disconnect(args) => disconnect(args, output).await,
     }
 }
 
-async fn connect(args: &Connect, output: Output) -> Result<()> {
-    let mut servers = Vec::new();
-    for uri in &args.servers {
-        servers.extend(resolved(uri).await?);
+/// Starts the keeper with the command line of this process, and prints what it prints until the device
+/// is there. One that fails says why itself, and this process ends with its code.
+async fn start() -> Result<()> {
+    match background::spawn(std::env::args_os().skip(1), Stdio::null(), None).await? {
+        Ok(said) => output::raw(&said),
+        Err(code) => std::process::exit(code),
     }
+}
+
+async fn connect(args: &Connect, output: Output) -> Result<()> {
+    let exports = args.servers.iter().map(|uri| Ok((uri.clone(), remote::options(uri)?)));
+    let servers = ExportServers::looked_up(exports.collect::<Result<_>>()?).await?;
     let mut id = [0; 16];
     engine::world::system().entropy.fill(&mut id)?;
-    let booted = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let options = KeeperOptions {
         index: args.device,
         connections: args.connections,
         request_timeout: args.request_timeout,
         dead_timeout: args.give_up_after,
         id,
-        number: (booted.tv_sec as u64) * 1000 + booted.tv_nsec as u64 / 1_000_000,
+        number: keeper::number_since_boot(),
     };
-    let servers = ExportServers::new(args.servers[0].to_string(), servers)?;
     let mut keeper = Keeper::connect(Netlink::open().await?, servers, &options).await?;
     resident::stay()?;
     let view = DeviceView {
@@ -168,7 +174,7 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
         connections: Some(keeper.connections()),
         server: Some(args.servers[0].to_string()),
     };
-    look_for_partitions(view.device.clone()).await;
+    sysfs::look_for_partitions(keeper.index()).await;
     output.print(&view, || view.device.display().to_string())?;
     notify("READY=1");
     if args.detach {
@@ -185,40 +191,9 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
     }
 }
 
-/// The servers of a URI, by number: while the root file system is away nobody can be asked for a
-/// name.
-async fn resolved(uri: &Uri) -> Result<Vec<(Uri, nbd::ClientOptions)>> {
-    let options = remote::options(uri)?;
-    let nbd::Address::Tcp(host, port) = &uri.address else {
-        return Ok(vec![(uri.clone(), options)]);
-    };
-    let found = tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|e| {
-        Error::not_found(format!("{uri}: the name {host} has no address: {e}")).with_source(e)
-    })?;
-    let numbered = found.map(|address| {
-        let mut uri = uri.clone();
-        // The certificate has the name.
-        if let Some(tls) = &mut uri.tls {
-            tls.hostname.get_or_insert_with(|| host.clone());
-        }
-        uri.address = nbd::Address::Tcp(address.ip().to_string(), address.port());
-        (uri, options.clone())
-    });
-    Ok(numbered.collect())
-}
-
-/// Has the kernel look for partitions, which it does when the device is opened.
-async fn look_for_partitions(path: PathBuf) {
-    let opened = block::offload(move || {
-        std::fs::File::open(&path).map(drop).map_err(|e| Error::io(path.display(), e))
-    });
-    if let Err(error) = opened.await {
-        tracing::warn!(%error, "cannot look for partitions");
-    }
-}
-
 fn list(output: Output) -> Result<()> {
-    let devices: Vec<_> = sysfs::connected()?
+    let devices: Vec<_> = BlockDevices::open()?
+        .connected()?
         .into_iter()
         .map(|device| DeviceView {
             device: device.path(),
@@ -262,7 +237,7 @@ pub(crate) async fn keep(uri: &Uri, index: u32, lock: File) -> Result<Result<(),
     let path = sysfs::path(index);
     let verb = ["device", "connect"].map(OsString::from);
     let rest = [uri.to_string().into(), "--device".into(), path.into_os_string()];
-    let kept = background::spawn(verb.into_iter().chain(rest), lock.into()).await?;
+    let kept = background::spawn(verb.into_iter().chain(rest), lock.into(), None).await?;
     Ok(kept.map(drop))
 }
 

@@ -7,7 +7,7 @@ use agent::api::AttachRequest;
 use block::{Error, Result};
 use engine::{Home, devices};
 use nbd::{Address, Uri};
-use nbd_device::{Backend, Driver, Netlink, resident, sysfs};
+use nbd_device::{Backend, BlockDevices, Driver, Netlink, resident, sysfs};
 use server::client::ControlClient;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ fn uri(home: &Home, disk: &str) -> Result<Uri> {
 
 /// Whether a device is connected to this server.
 fn is_of(index: u32, uri: &Uri) -> Result<bool> {
-    let backend = sysfs::backend(index)?.and_then(|text| Backend::parse(&text));
+    let backend = BlockDevices::open()?.backend(index)?.and_then(|text| Backend::parse(&text));
     Ok(backend.is_some_and(|backend| backend.server == uri.to_string()))
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn take_down(home: &Home, disk: &str, client: ControlClient) ->
     client.attach(&request(None)).await?;
     let ended = async {
         // Older kernels do not tell whose a device is; nor is it told of what other programs connected.
-        let is_ours = match sysfs::backend(index)? {
+        let is_ours = match driver.backend(index)? {
             Some(_) => is_of(index, &uri)?,
             None => devices::lock_keeper(home, disk)?.is_none(),
         };

@@ -1,50 +1,37 @@
-//! A device's keeper in the background: this program again, whose parent ends when the device is there.
+//! A keeper in the background: this program again, whose parent ends when the device is there.
 
-use crate::output;
 use block::{Error, Result};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::process::Stdio;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-/// The flag of the keeper's process.
-const DETACH: &str = "--detach";
+/// The flag of the keeper's process: the program [leaves](leave) when its device is there.
+pub const FLAG: &str = "--detach";
 /// The kernel's log: it is written whatever file system is away.
 const KERNEL_LOG: &str = "/dev/kmsg";
 /// Where nothing is written.
 const NOWHERE: &str = "/dev/null";
 
-/// Starts the keeper with the command line of this process, and prints what it prints until the device
-/// is there.
-///
-/// # Errors
-/// When it cannot be started. When it fails it says why itself, and this process ends with its code.
-pub(super) async fn start() -> Result<()> {
-    match spawn(std::env::args_os().skip(1), Stdio::null()).await? {
-        Ok(said) => output::raw(&said),
-        Err(code) => std::process::exit(code),
-    }
-}
-
-/// Starts a keeper with a command line and something to hold open; gives what it prints until the device is
-/// there, or the exit code of one that failed.
+/// Starts a keeper with a command line and something to hold open, under a name of its own (`argv[0]`) if one is
+/// given; gives what it prints until the device is there, or the exit code of one that failed.
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) async fn spawn(
+pub async fn spawn(
     line: impl Iterator<Item = OsString>,
     held: Stdio,
+    name: Option<&OsStr>,
 ) -> Result<Result<Vec<u8>, i32>> {
     let program = std::env::current_exe().map_err(|e| Error::io("this program's path", e))?;
-    let mut keeper = Command::new(program)
-        .args(line)
-        .arg(DETACH)
-        .stdin(held)
-        .stdout(Stdio::piped())
-        .current_dir("/")
-        .spawn()
-        .map_err(|e| Error::io("cannot start the device's keeper", e))?;
+    let mut command = Command::new(program);
+    if let Some(name) = name {
+        command.arg0(name);
+    }
+    let started =
+        command.args(line).arg(FLAG).stdin(held).stdout(Stdio::piped()).current_dir("/").spawn();
+    let mut keeper = started.map_err(|e| Error::io("cannot start the device's keeper", e))?;
     let mut said = Vec::new();
     if let Some(mut stdout) = keeper.stdout.take() {
         // Until the keeper closes it: when it leaves for the background, or ends.
@@ -62,7 +49,7 @@ pub(super) async fn spawn(
 ///
 /// # Errors
 /// Any error from the system calls.
-pub(super) fn leave() -> Result<()> {
+pub fn leave() -> Result<()> {
     let failed = |e: rustix::io::Errno| Error::io("going to the background", e.into());
     // It fails where this leads a session already.
     let _ = rustix::process::setsid();
