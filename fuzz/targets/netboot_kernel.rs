@@ -2,6 +2,7 @@
 #![no_main]
 
 use block::{Device, Durability, Memory, Span};
+use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use netboot::kernel::{BootFile, find};
 use std::sync::Arc;
@@ -18,8 +19,8 @@ fuzz_target!(|data: &[u8]| {
         disk.write(span, data, Durability::Buffered).await.expect("memory");
         let disk: Arc<dyn Device> = Arc::new(disk);
         if let Ok(found) = find(Arc::clone(&disk)).await {
-            let _ = found.read(Arc::clone(&disk), BootFile::Kernel).await;
-            let _ = found.read(disk, BootFile::Initrd).await;
+            let _ = found.read(Arc::clone(&disk), BootFile::Kernel, Bytes::new()).await;
+            let _ = found.read(disk, BootFile::Initrd, Bytes::new()).await;
         }
     });
 });

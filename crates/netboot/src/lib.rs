@@ -16,6 +16,7 @@
 //! | [`script`] | iPXE scripts, made from what a machine is to do: pure |
 //! | [`http`] | scripts, kernels and firmware over HTTP |
 //! | [`kernel`] | the kernel that a disk would start, found in the disk's own file system |
+//! | [`overlay`] | what is put in front of a machine's initial RAM disk: pure |
 //! | [`registry`] | [`Registry`], the file that says which machine has which disk |
 //! | [`sightings`] | machines that asked and are not known, so many at most |
 
@@ -26,6 +27,7 @@ pub mod http;
 pub mod identity;
 pub mod kernel;
 pub mod machines;
+pub mod overlay;
 pub mod registry;
 pub mod script;
 pub mod sightings;

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use block::{Device, Memory, Span};
-use netboot::kernel::{BootFile, find};
+use bytes::Bytes;
+use netboot::kernel::{BootFile, NbdRoot, find};
 use proptest::prelude::*;
 use std::path::Path;
 use std::process::Command;
@@ -86,8 +87,11 @@ async fn a_debian_is_started_as_grub_would_with_its_root_wherever_that_is_named(
         let found = find(Arc::clone(&device)).await.unwrap();
         assert_eq!(found.root("/dev/nbd0"), "/dev/nbd0p1", "{root}");
         assert_eq!(found.arguments(), ["ro", "quiet"], "{root}");
-        assert_eq!(found.read(Arc::clone(&device), BootFile::Kernel).await.unwrap(), files[0].1);
-        assert_eq!(found.read(device, BootFile::Initrd).await.unwrap(), files[1].1);
+        assert_eq!(
+            found.read(Arc::clone(&device), BootFile::Kernel, Bytes::new()).await.unwrap(),
+            files[0].1
+        );
+        assert_eq!(found.read(device, BootFile::Initrd, Bytes::new()).await.unwrap(), files[1].1);
     }
 }
 
@@ -105,7 +109,7 @@ async fn a_disk_without_a_table_and_without_a_configuration_is_started_by_names(
         (found.root("/dev/nbd0"), found.kernel()),
         ("/dev/nbd0".into(), "/boot/vmlinuz-6.1.0-10")
     );
-    assert_eq!(found.read(device, BootFile::Kernel).await.unwrap(), &b"new"[..]);
+    assert_eq!(found.read(device, BootFile::Kernel, Bytes::new()).await.unwrap(), &b"new"[..]);
 }
 
 #[tokio::test]
@@ -123,7 +127,30 @@ async fn several_ram_disks_become_one() {
     let found = find(Arc::clone(&device)).await.unwrap();
     assert_eq!(found.kernel(), "/vmlinuz");
     assert_eq!((found.length(BootFile::Kernel), found.length(BootFile::Initrd)), (6, 11));
-    assert_eq!(found.read(device, BootFile::Initrd).await.unwrap(), &b"12345\x00\x00\x00678"[..]);
+    let read = async |front| {
+        found.read(Arc::clone(&device), BootFile::Initrd, Bytes::from_static(front)).await.unwrap()
+    };
+    assert_eq!(read(b"").await, &b"12345\x00\x00\x00678"[..]);
+    assert_eq!(read(b"front").await, &b"front\x00\x00\x0012345\x00\x00\x00678"[..]);
+}
+
+#[tokio::test]
+async fn a_system_is_asked_what_its_ram_disk_makes_of_a_root_over_nbd() {
+    for (tools, expected) in [
+        ("usr/share/initramfs-tools/init", NbdRoot::BootScript),
+        ("usr/lib/dracut/modules.d/95sojourn/module-setup.sh", NbdRoot::DracutModule),
+        ("usr/lib/dracut/modules.d/95nbd/module-setup.sh", NbdRoot::Own),
+    ] {
+        let mut files = debian("root=/dev/vda1 boot=local");
+        files.push((tools, b"#!/bin/sh".to_vec()));
+        let found = find(device(&disk(&ext4(&[], &borrowed(&files)))).await).await.unwrap();
+        assert_eq!(found.nbd_root(), expected, "{tools}");
+        assert_eq!(found.arguments(), ["ro", "quiet"]);
+        // Without a RAM disk nobody makes anything of it.
+        files.retain(|(path, _)| !path.starts_with("boot/initrd") && !path.ends_with("grub.cfg"));
+        let found = find(device(&disk(&ext4(&[], &borrowed(&files)))).await).await.unwrap();
+        assert_eq!(found.nbd_root(), NbdRoot::Own, "{tools}");
+    }
 }
 
 #[tokio::test]
@@ -162,8 +189,8 @@ fn no_damage_panics_or_lasts() {
         runtime.block_on(async {
             let device = device(&bytes).await;
             if let Ok(found) = find(Arc::clone(&device)).await {
-                let _ = found.read(Arc::clone(&device), BootFile::Kernel).await;
-                let _ = found.read(device, BootFile::Initrd).await;
+                let _ = found.read(Arc::clone(&device), BootFile::Kernel, Bytes::new()).await;
+                let _ = found.read(device, BootFile::Initrd, Bytes::new()).await;
             }
         });
         Ok(())

@@ -26,8 +26,33 @@ const GRUB: [&str; 4] =
 const DIRECTORIES: [&str; 2] = ["/boot", ""];
 
 /// Parameters that are of another way to start, and would only make the kernel wait.
-const DROPPED: [&str; 8] =
-    ["root=", "nbdroot=", "nbddev=", "ip=", "initrd=", "BOOT_IMAGE=", "BOOTIF=", "resume="];
+const DROPPED: [&str; 10] = [
+    "root=",
+    "nbdroot=",
+    "nbddev=",
+    "ip=",
+    "initrd=",
+    "BOOT_IMAGE=",
+    "BOOTIF=",
+    "resume=",
+    "boot=",
+    "sojourn.disk=",
+];
+/// What a system has whose initial RAM disk is of initramfs-tools.
+const INITRAMFS_TOOLS: &str = "/usr/share/initramfs-tools/init";
+/// What a system has whose dracut makes disks of machines without one; by package, or by an administrator.
+const DRACUT_MODULE: &str = "/usr/lib/dracut/modules.d/95sojourn/module-setup.sh";
+
+/// What the initial RAM disk of a disk makes of a root over NBD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NbdRoot {
+    /// It is of initramfs-tools, as Debian's: it takes our [boot script](crate::overlay).
+    BootScript,
+    /// It is of dracut, and has our module: the parameters are enough.
+    DracutModule,
+    /// What the system itself has has to do, such as Debian's nbd-client.
+    Own,
+}
 
 /// What a disk would start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +62,7 @@ pub struct BootFiles {
     /// The part with the root file system; 0 is the whole disk.
     root: u32,
     entry: BootEntry,
+    nbd_root: NbdRoot,
     /// The lengths that the kernel and the initial RAM disk had.
     lengths: [u64; 2],
 }
@@ -65,7 +91,12 @@ impl BootFiles {
         !self.entry.initrds.is_empty()
     }
 
-    /// How many bytes [`read`](Self::read) gives at the most.
+    /// What the initial RAM disk makes of a root over NBD.
+    pub fn nbd_root(&self) -> NbdRoot {
+        self.nbd_root
+    }
+
+    /// How many bytes [`read`](Self::read) gives at the most, behind those that are put in front.
     pub fn length(&self, which: BootFile) -> u64 {
         let [kernel, initrd] = self.lengths;
         match which {
@@ -74,25 +105,32 @@ impl BootFiles {
         }
     }
 
-    /// Reads one of them.
+    /// Reads one of them, with something in front of it.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when it is not there any more,
     /// [`Invalid`](block::ErrorKind::Invalid) when it is too long or longer than it was when it was found, and any
     /// error from the device.
-    pub async fn read(&self, device: Arc<dyn Device>, which: BootFile) -> Result<Bytes> {
+    pub async fn read(
+        &self,
+        device: Arc<dyn Device>,
+        which: BootFile,
+        front: Bytes,
+    ) -> Result<Bytes> {
         let (files, runtime) = (self.clone(), Handle::current());
-        block::offload(move || files.read_from(&DiskBytes::new(device, runtime), which)).await
+        let read = move || files.read_from(&DiskBytes::new(device, runtime), which, &front);
+        block::offload(read).await
     }
 
-    fn read_from(&self, disk: &DiskBytes, which: BootFile) -> Result<Bytes> {
+    fn read_from(&self, disk: &DiskBytes, which: BootFile, front: &[u8]) -> Result<Bytes> {
         let parts = partitions::read(disk)?;
         let part = parts.iter().find(|part| part.number == self.part);
         let tree = part.map(|part| tree::open(disk, part)).transpose()?.flatten();
         let tree = tree.ok_or_else(|| Error::not_found("the disk was divided anew meanwhile"))?;
-        let longest = self.length(which);
+        let longest = self.length(which).saturating_add(joined(front.len() as u64));
         let mut all = Vec::new();
         all.reserve_exact(longest as usize);
+        all.extend_from_slice(front);
         for path in paths(&self.entry, which) {
             all.resize(joined(all.len() as u64) as usize, 0);
             let room = longest.saturating_sub(all.len() as u64);
@@ -162,7 +200,15 @@ fn find_on(disk: &DiskBytes) -> Result<BootFiles> {
     };
     let root = root_of(&trees, part, &entry.arguments)?;
     entry.arguments.retain(|word| !DROPPED.iter().any(|dropped| word.starts_with(dropped)));
-    Ok(BootFiles { part, root, entry, lengths })
+    let system = trees.iter().find(|(part, _)| part.number == root);
+    let nbd_root = match system {
+        Some(_) if entry.initrds.is_empty() => NbdRoot::Own,
+        // First: who has both has installed the module to be used.
+        Some((_, tree)) if tree.has(DRACUT_MODULE) => NbdRoot::DracutModule,
+        Some((_, tree)) if tree.has(INITRAMFS_TOOLS) => NbdRoot::BootScript,
+        _ => NbdRoot::Own,
+    };
+    Ok(BootFiles { part, root, entry, nbd_root, lengths })
 }
 
 fn unsupported(why: &str) -> Error {

@@ -18,7 +18,7 @@ pub mod partitions;
 pub mod source;
 pub mod tree;
 
-pub use find::{BootFiles, find};
+pub use find::{BootFiles, NbdRoot, find};
 
 /// A file of a boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 use crate::client::ControlClient;
 use crate::status::StatusView;
 use block::{Device, Error, Result};
+use bytes::Bytes;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use nbd::{Address, ClientOptions, Remote, Uri};
@@ -110,7 +111,7 @@ pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles>
     with_export(status, export, kernel::find).await
 }
 
-/// A file of that.
+/// A file of that, with something in front of it.
 ///
 /// # Errors
 /// Any error from the server and from reading.
@@ -119,8 +120,9 @@ pub(super) async fn read(
     export: &str,
     files: &BootFiles,
     which: BootFile,
-) -> Result<bytes::Bytes> {
-    with_export(status, export, |device| files.read(device, which)).await
+    front: Bytes,
+) -> Result<Bytes> {
+    with_export(status, export, |device| files.read(device, which, front)).await
 }
 
 async fn with_export<T, F: Future<Output = Result<T>>>(

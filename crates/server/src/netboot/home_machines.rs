@@ -7,16 +7,17 @@ use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use engine::Home;
+use nbd::{Address, Uri};
 use netboot::dhcp::server::UnixClock;
 use netboot::identity::Claim;
-use netboot::kernel::{BootFile, BootFiles};
+use netboot::kernel::{BootFile, BootFiles, NbdRoot};
 use netboot::registry::{Designation, Machine, Method};
 use netboot::script::{KernelBoot, Sanboot, Script};
 use netboot::sightings::{Sighting, Sightings};
 use netboot::{BootDecision, MacAddress, Machines, Registry};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 const MOST_FOUND: usize = 4096;
 /// What initiators' names begin with; the machine's card follows.
 const INITIATOR: &str = "iqn.2026-11.io.sojourn.machine:";
+
+/// Parameters of the kernel that the overlay's boot script has, and reads.
+const BOOT_SCRIPT: &str = "boot=diskless";
+const DISK: &str = "sojourn.disk";
 
 /// What a machine that is not in the list gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +47,22 @@ pub struct Rule {
     pub most: usize,
 }
 
+/// What machines are offered.
+pub(super) struct BootOffer {
+    /// Where they reach the home's server.
+    pub(super) here: Ipv4Addr,
+    /// Other servers to which their disks may go, for NBD.
+    pub(super) others: Vec<SocketAddr>,
+    /// What is put in front of initial RAM disks that take it; empty where there is none.
+    pub(super) overlay: Bytes,
+    /// About machines that are not in the list.
+    pub(super) unknown: UnknownMachines,
+}
+
 /// The machines of a home.
 pub(super) struct HomeMachines {
     home: Home,
-    here: Ipv4Addr,
-    unknown: UnknownMachines,
+    offer: BootOffer,
     clock: UnixClock,
     registry: Mutex<Arc<Registry>>,
     sightings: Mutex<Sightings>,
@@ -57,14 +73,13 @@ pub(super) struct HomeMachines {
 }
 
 impl HomeMachines {
-    /// The machines of `home`, whose server machines reach at `here`, with what was seen at an earlier time.
+    /// The machines of `home`, with what was seen at an earlier time.
     ///
     /// # Errors
     /// When the list of machines is damaged.
     pub(super) async fn open(
         home: &Home,
-        here: Ipv4Addr,
-        unknown: UnknownMachines,
+        offer: BootOffer,
         clock: UnixClock,
         seen: Vec<Sighting>,
     ) -> Result<Arc<Self>> {
@@ -72,8 +87,7 @@ impl HomeMachines {
         let sightings = Sightings::of(seen);
         Ok(Arc::new(Self {
             home: home.clone(),
-            here,
-            unknown,
+            offer,
             clock,
             registry: Mutex::new(Arc::new(registry)),
             sightings: Mutex::new(sightings),
@@ -117,7 +131,7 @@ impl HomeMachines {
     }
 
     async fn do_script(&self, claim: &Claim) -> Result<Option<Script>> {
-        let machine = match (self.known(claim), &self.unknown) {
+        let machine = match (self.known(claim), &self.offer.unknown) {
             (Some(machine), _) => machine,
             (None, UnknownMachines::Ignore) => return Ok(None),
             (None, UnknownMachines::Wait) => return Ok(Some(Script::Wait)),
@@ -133,19 +147,44 @@ impl HomeMachines {
             let target = target.ok_or_else(|| {
                 Error::invalid(format!("disk {disk} has too long a name for iSCSI"))
             })?;
-            let portal = disks::iscsi_address(&status, self.here)?;
+            let portal = disks::iscsi_address(&status, self.offer.here)?;
             let initiator = format!("{INITIATOR}{}", claim.mac.hex_digits());
             return Ok(Some(Script::Sanboot(Sanboot { disk, portal, target, initiator })));
         }
-        let address = disks::nbd_address(&status, self.here)?;
+        let address = disks::nbd_address(&status, self.offer.here)?;
         let export = disks::export_of(&disks::show(&self.home, &disk).await?);
         let files = disks::find(&status, &export).await?;
-        let mut arguments =
-            vec![format!("root={}", files.root("/dev/nbd0")), format!("nbdroot={address}/{disk}")];
+        let mut arguments = vec![format!("root={}", files.root("/dev/nbd0"))];
+        arguments.extend(self.disk_arguments(&files, address, &disk));
         arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
         let initrd = files.has_initrd();
         self.remember(claim.mac, export, files);
         Ok(Some(Script::Kernel(KernelBoot { disk, arguments, host: machine.name, initrd })))
+    }
+
+    /// The parameters that say which disk the root is on.
+    fn disk_arguments(&self, files: &BootFiles, address: SocketAddr, disk: &str) -> Vec<String> {
+        let server = |address: &SocketAddr| {
+            let address = Address::Tcp(address.ip().to_string(), address.port());
+            Uri::new(address, disk).to_string()
+        };
+        let servers: Vec<_> = [address].iter().chain(&self.offer.others).map(server).collect();
+        let servers = format!("{DISK}={}", servers.join(","));
+        match files.nbd_root() {
+            NbdRoot::BootScript if !self.offer.overlay.is_empty() => {
+                vec![BOOT_SCRIPT.into(), servers]
+            }
+            NbdRoot::DracutModule => vec![servers],
+            _ => vec![format!("nbdroot={address}/{disk}")],
+        }
+    }
+
+    /// What is put in front of a file; empty where the disk's own initial RAM disk has to do.
+    fn front(&self, files: &BootFiles, which: BootFile) -> Bytes {
+        match which == BootFile::Initrd && files.nbd_root() == NbdRoot::BootScript {
+            true => self.offer.overlay.clone(),
+            false => Bytes::new(),
+        }
     }
 
     fn remember(&self, mac: MacAddress, export: String, files: BootFiles) {
@@ -225,7 +264,7 @@ impl Machines for HomeMachines {
             return BootDecision::Boot;
         }
         self.sightings.lock().note(claim, (self.clock)());
-        match self.unknown {
+        match self.offer.unknown {
             UnknownMachines::Ignore => BootDecision::Ignore,
             UnknownMachines::Wait | UnknownMachines::Enrol(_) => BootDecision::Boot,
         }
@@ -240,11 +279,11 @@ impl Machines for HomeMachines {
 
     async fn length(&self, claim: &Claim, which: BootFile) -> Result<u64> {
         let (_, _, files) = self.files(claim).await?;
-        Ok(files.length(which))
+        Ok(files.length(which) + self.front(&files, which).len() as u64)
     }
 
     async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
         let (status, export, files) = self.files(claim).await?;
-        disks::read(&status, &export, &files, which).await
+        disks::read(&status, &export, &files, which, self.front(&files, which)).await
     }
 }

@@ -26,13 +26,15 @@ use block::{Error, Result};
 use bytes::Bytes;
 use engine::Home;
 use engine::world;
-use home_machines::HomeMachines;
+use home_machines::{BootOffer, HomeMachines};
 use netboot::dhcp::address::NetworkSettings;
 use netboot::dhcp::leases::AddressRange;
 use netboot::dhcp::server::{Addresses, UnixClock};
 use netboot::dhcp::{BOOT_PORT, DhcpServer, Leases, SERVER_PORT, ServerAddress};
 use netboot::firmware::{self, FirmwareFiles};
+use netboot::overlay;
 use netboot::tftp::TftpServer;
+use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,6 +45,10 @@ const FIRMWARE: &str = "/usr/lib/ipxe";
 /// The longest file of firmware, in bytes.
 const LONGEST_FIRMWARE: u64 = 16 << 20;
 const TFTP_PORT: u16 = 69;
+/// Where packages put the program that keeps machines' disks, seen from the folder of this program.
+const HELPER: &str = "../lib/sojourn/sojourn-diskless";
+/// The longest program, in bytes: machines have all of it in memory.
+const LONGEST_HELPER: u64 = 64 << 20;
 
 /// What to do about machines that are not in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +72,10 @@ pub struct NetbootOptions {
     pub http_port: u16,
     /// Where iPXE lies, when not where Debian puts it.
     pub firmware: Option<PathBuf>,
+    /// The program that keeps the disks of machines whose root is over NBD, when not where packages put it.
+    pub helper: Option<PathBuf>,
+    /// Other servers to which disks of this one may go: machines with a root over NBD try them, too.
+    pub others: Vec<SocketAddr>,
     /// About machines that are not in the list.
     pub unknown: UnknownMachines,
 }
@@ -92,6 +102,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     home.must_exist()?;
     let (address, mask) = interface::address(&options.interface)?;
     let firmware = load_firmware(options.firmware.as_deref()).await?;
+    let overlay = load_overlay(options.helper.as_deref()).await?;
     // All that can fail comes first: nobody is answered by half a server.
     let dhcp = sockets::broadcast(&options.interface, SERVER_PORT)?;
     let boot = sockets::broadcast(&options.interface, BOOT_PORT)?;
@@ -104,8 +115,10 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
 
     let here = ServerAddress { address, http: http_port };
     let clock: UnixClock = Arc::new(|| world::system().clock.now());
-    let (unknown, seen) = (options.unknown.clone(), list::sightings(home).await?);
-    let machines = HomeMachines::open(home, address, unknown, Arc::clone(&clock), seen).await?;
+    let (others, unknown) = (options.others, options.unknown);
+    let offer = BootOffer { here: address, others, overlay, unknown };
+    let seen = list::sightings(home).await?;
+    let machines = HomeMachines::open(home, offer, Arc::clone(&clock), seen).await?;
     let addresses = match options.dhcp {
         Some(handing) => Some(addresses(home, handing, here, mask).await?),
         None => None,
@@ -204,6 +217,42 @@ async fn load_firmware(dir: Option<&Path>) -> Result<FirmwareFiles> {
                 Ok(files)
             }
         }
+    })
+    .await
+}
+
+/// What is put in front of the initial RAM disks of machines whose root is over NBD; empty without the program that
+/// keeps their disks.
+async fn load_overlay(helper: Option<&Path>) -> Result<Bytes> {
+    let (path, asked) = match helper {
+        Some(path) => (path.to_owned(), true),
+        None => {
+            let own = std::env::current_exe().map_err(|e| Error::io("this program's path", e))?;
+            (own.with_file_name(HELPER), false)
+        }
+    };
+    block::offload(move || {
+        let failed = |e| Error::io(path.display(), e);
+        let mut program = Vec::new();
+        match std::fs::File::open(&path) {
+            Ok(file) => file.take(LONGEST_HELPER + 1).read_to_end(&mut program).map_err(failed)?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !asked => {
+                tracing::warn!(
+                    "no {}: machines that start by NBD use the nbd-client of their image, and lose their root \
+                     when the server is restarted; install the package sojourn, or give --helper PATH",
+                    path.display()
+                );
+                return Ok(Bytes::new());
+            }
+            Err(e) => return Err(failed(e)),
+        };
+        if program.len() as u64 > LONGEST_HELPER || !program.starts_with(b"\x7fELF") {
+            return Err(Error::invalid(format!(
+                "{} is not the program that keeps machines' disks (sojourn-diskless)",
+                path.display()
+            )));
+        }
+        Ok(overlay::archive(&program))
     })
     .await
 }

@@ -7,7 +7,7 @@ use engine::Home;
 use netboot::dhcp::leases::AddressRange;
 use netboot::registry::Method;
 use server::netboot::{Handing, NetbootOptions, Rule, UnknownMachines};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -48,6 +48,13 @@ pub(crate) struct Args {
     /// Where iPXE lies: undionly.kpxe, snponly.efi, snponly-arm64.efi [default: /usr/lib/ipxe]
     #[arg(long, value_name = "DIR")]
     firmware: Option<PathBuf>,
+    /// The program that keeps the disk of a machine that starts by NBD [default: sojourn-diskless of the package]
+    #[arg(long, value_name = "PATH")]
+    helper: Option<PathBuf>,
+    /// Another server of the same store that may take disks over: machines that start by NBD look for theirs there,
+    /// too; may be repeated
+    #[arg(long, value_name = "IP:PORT")]
+    also: Vec<SocketAddr>,
     /// What a machine gets that is not in the list: no answer, or a screen that says who it is
     #[arg(
         long,
@@ -88,7 +95,7 @@ enum Strangers {
 pub(super) enum MethodArg {
     /// The disk's own boot loader, over iSCSI: any system that knows iSCSI
     Iscsi,
-    /// The kernel of the disk, its root over NBD: Linux with nbd-client in its initial RAM disk
+    /// The kernel of the disk, its root over NBD: Debian and its relatives
     Nbd,
     /// The machine's own disk
     Local,
@@ -133,6 +140,8 @@ async fn run(args: &Args, home: &Home) -> Result<()> {
         dhcp,
         http_port: args.http_port,
         firmware: args.firmware.clone(),
+        helper: args.helper.clone(),
+        others: args.also.clone(),
         unknown,
     };
     server::netboot::run(home, options).await
