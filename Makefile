@@ -92,8 +92,11 @@ test-cuts:
 	CUTS=$(CUTS) CUTS_SEED=$(CUTS_SEED) $(CARGO) test -p sojourn-tests --locked --test power_cuts -- --nocapture --test-threads 4
 
 test-outages:
-	@scripts/setup demo
+	@scripts/setup build demo netboot
 	$(CARGO) build --locked -p sojourn
+	scripts/diskless dev >/dev/null
+	lab/make-golden >/dev/null
+	$(CARGO) test -p sojourn-tests --locked --test netboot -- --ignored --exact --nocapture the_root_of_a_machine_without_a_disk_goes_on_behind_long_outages
 	$(CARGO) test -p sojourn-tests --locked --test guest -- --ignored --exact --nocapture the_root_of_a_real_guest_on_an_attached_device_survives_what_befalls_its_server_and_its_link
 
 ISCSI_KILLS ?= 500
@@ -113,6 +116,8 @@ test-netboot:
 	@scripts/setup build demo netboot
 	lab/make-golden --generic
 	$(CARGO) build --locked -p sojourn
+	scripts/diskless dev >/dev/null
+	lab/make-golden --dracut
 	lab/make-golden >/dev/null
 	$(CARGO) test -p sojourn-tests --locked --test netboot -- --nocapture --include-ignored --test-threads 1
 
@@ -159,12 +164,12 @@ test-kernel:
 dist:
 	@scripts/setup build dist
 	$(CARGO) build --profile dist --locked -p sojourn
-	packaging/dist target/dist/sojourn target/packages
+	packaging/dist target/dist/sojourn $$(scripts/diskless) target/packages
 
 test-dist:
 	@scripts/setup build demo dist
 	$(CARGO) build --locked -p sojourn
-	packaging/test target/debug/sojourn
+	packaging/test target/debug/sojourn $$(scripts/diskless dev)
 	lab/make-golden >/dev/null
 	$(CARGO) test -p sojourn-tests --locked --test guest -- --nocapture --include-ignored --test-threads 1 a_package
 

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Makes the disk. Its keeper waits for a server for as long as it takes, and stays when the root is mounted.
+command -v getarg >/dev/null || . /lib/dracut-lib.sh
+[ ! -s /sys/block/nbd0/pid ] || exit 0
+IFS=,
+# shellcheck disable=SC2046
+set -- $(getarg sojourn.disk=)
+unset IFS
+/sojourn/diskless "$@" >/dev/null || die "The disk cannot be had"
