@@ -148,7 +148,10 @@ def packet(message):
 def start(server, *options):
     """Starts `sojourn netboot` of the server's home; returns when it answers."""
     log = os.path.join(server.sockets, "netboot.log")
-    line = [server.binary, "--home", server.home, "netboot", "--interface", BRIDGE, *options]
+    helper = os.path.join(os.path.dirname(server.binary), "static/sojourn-diskless")
+    if not os.path.exists(helper):
+        raise LabError(f"{helper} is not there; run scripts/diskless dev")
+    line = [server.binary, "--home", server.home, "netboot", "--interface", BRIDGE, "--helper", helper, *options]
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
@@ -169,7 +172,7 @@ def boot(golden, machine):
     with Guest(golden, None, name=machine.name, memory=768, card=card, uefi=machine.uefi) as guest:
         seconds = guest.start().ready(timeout=400)
         root = guest.execute("findmnt -no SOURCE /")["note"]
-        host = guest.execute("sed -n 's/.*nbdroot=[^ ]*\\/\\([^ ]*\\).*/\\1/p' /proc/cmdline")["note"]
+        host = guest.execute("sed -n 's/.*sojourn.disk=[^ ]*\\/\\([^ ]*\\).*/\\1/p' /proc/cmdline")["note"]
         uefi = guest.execute("test -d /sys/firmware/efi", check=False)["rc"] == 0
         driver = guest.execute("basename $(readlink -f /sys/class/net/eth0/device/driver)")["note"]
         login = guest.execute("until systemctl is-active -q serial-getty@ttyS0; do sleep 0.2; done; "

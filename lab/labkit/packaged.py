@@ -18,7 +18,8 @@ ROUNDS = 250
 def package(server):
     """The package of the server's binary as a disk for a guest to copy, and its length in bytes."""
     out = os.path.join(server.sockets, "dist")
-    made = run([os.path.join(TOP, "packaging/dist"), server.binary, out, "deb"]).splitlines()[0]
+    diskless = os.path.join(os.path.dirname(server.binary), "static/sojourn-diskless")
+    made = run([os.path.join(TOP, "packaging/dist"), server.binary, diskless, out, "deb"]).splitlines()[0]
     size = os.path.getsize(made)
     os.truncate(made, -(-size // 4096) * 4096)
     return made, size

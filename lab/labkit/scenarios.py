@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, netboot, owner, packaged, travel
+from . import LabError, diskless, netboot, owner, packaged, travel
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -445,7 +445,9 @@ def attached_root(server, golden):
 
 ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, attached_root,
                                                  firmware, device_mapper, netboot.blank_machines,
-                                                 netboot.more_blank_machines, packaged.packaged, travel.hop)}
+                                                 netboot.more_blank_machines, diskless.diskless_root,
+                                                 diskless.diskless_root_for_long, diskless.diskless_root_of_dracut,
+                                                 packaged.packaged, travel.hop)}
 
 
 def run(name, server):

@@ -2,6 +2,7 @@
 //! namespace of their own. The laboratory (`lab/guest-test`) makes the network and the machines.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::print_stdout, reason = "figures of a long test")]
 
 use sojourn_tests::{require, tool};
 use std::path::Path;
@@ -18,6 +19,13 @@ fn scenario(name: &str) -> Option<serde_json::Value> {
     let firmware = ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/OVMF/OVMF_CODE_4M.fd"];
     if let Some(missing) = firmware.into_iter().find(|path| !Path::new(path).exists()) {
         tool::skip("netboot", &format!("{missing} is not here; run scripts/setup netboot"));
+        return None;
+    }
+    if !tool::sojourn().with_file_name("static/sojourn-diskless").exists() {
+        tool::skip(
+            "netboot",
+            "the program of machines without a disk is not here; run scripts/diskless dev",
+        );
         return None;
     }
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -91,4 +99,49 @@ fn blank_machines_boot_with_every_pair_of_firmware_card_and_method() {
         ("e1000-uefi-iscsi", "iscsi", true, "e1000"),
     ];
     check(&facts, &machines);
+}
+
+/// Fails unless the root of a machine without a disk went on behind each outage.
+fn check_outages(facts: &serde_json::Value) {
+    let outages = [
+        "restarted_server",
+        "killed_server",
+        "cut_connections",
+        "lost_packets",
+        "link_down",
+        "moved_disk",
+    ];
+    let survived = facts["survived"].as_object().unwrap();
+    assert_eq!(survived.len(), outages.len(), "{facts}");
+    for outage in outages {
+        assert!(survived[outage].is_number(), "{facts}");
+    }
+    assert_eq!(facts["errors"], 0, "{facts}");
+    assert!(facts["files"].as_u64() > Some(1000), "{facts}");
+    // It is spared when memory runs out.
+    assert!(facts["keeper"].as_str().unwrap().starts_with("1 VmRSS: "), "{facts}");
+    println!("{}, {}", facts["survived"], facts["keeper"]);
+}
+
+#[test]
+fn the_root_of_a_machine_without_a_disk_goes_on_behind_outages_of_its_server_and_its_network() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare", "ss", "qemu-img");
+    let Some(facts) = scenario("diskless-root") else { return };
+    check_outages(&facts);
+}
+
+#[test]
+#[ignore = "outages as long as real ones: make test-outages"]
+fn the_root_of_a_machine_without_a_disk_goes_on_behind_long_outages() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare", "ss", "qemu-img");
+    let Some(facts) = scenario("diskless-root-for-long") else { return };
+    check_outages(&facts);
+}
+
+#[test]
+#[ignore = "an image of its own: make test-netboot"]
+fn the_root_of_a_machine_whose_ram_disk_is_of_dracut_goes_on_behind_outages() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare", "ss", "qemu-img");
+    let Some(facts) = scenario("diskless-root-of-dracut") else { return };
+    check_outages(&facts);
 }

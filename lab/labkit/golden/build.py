@@ -56,7 +56,7 @@ def _build(recipe, out):
         step("packages", system.bootstrap(recipe, root, os.path.join(WORK, "debs")))
         with open(os.path.join(out, "initrd-tiny.img"), "wb") as f:
             f.write(initrd.tiny(root, os.listdir(root + "/lib/modules")[0]))
-        kernel = step("settings", system.configure(root))
+        kernel = step("settings", system.configure(root, recipe))
         step("disk", disk.assemble(root, work, raw, recipe.size))
         with open(os.path.join(out, "vmlinuz"), "wb") as f:
             f.write(read_bytes(f"{root}/boot/vmlinuz-{kernel}"))

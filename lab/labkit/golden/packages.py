@@ -4,7 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 
-from .. import LAB
+from .. import LAB, TOP
 from ..shell import read_bytes
 
 SUITE = "bookworm"
@@ -35,6 +35,10 @@ GUEST_FILES = {"agent": "usr/local/sbin/lab-agent", "bare-init": "usr/local/sbin
                "fsload": "usr/local/bin/fsload", "agent.service": "etc/systemd/system/lab-agent.service"}
 
 
+DRACUT_MODULE = os.path.join(TOP, "packaging/dracut/95sojourn")
+"""What puts the keeper of a disk into an initial RAM disk of dracut."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What one image holds."""
@@ -57,6 +61,9 @@ GOLDEN = Recipe("golden")
 GENERIC = Recipe("generic", ("linux-image-amd64", *(p for p in BASE if p != "linux-image-cloud-amd64")))
 """The same with the kernel for real machines, which knows the cards that those have."""
 
+DRACUT = Recipe("dracut", (*(p for p in BASE if p != "initramfs-tools"), "dracut", "dracut-network", "procps"))
+"""The same with the initial RAM disk of Fedora and its kin, and in that our module for machines without a disk."""
+
 BENCH = Recipe("bench", (*BASE, "openssh-server", "git", "curl", "man-db", "rsync", "python3", "perl",
                          "tcpdump", "bash-completion", "less", "sudo", "wget"),
                variant="important", size=1 << 30, documents=True)
@@ -73,7 +80,8 @@ REBUILT = Recipe("bench-rebuilt", (*BENCH.packages, "nginx-light", "gdb-minimal"
 def key(recipe):
     """A short name of all that decides what the image holds: the cache's key."""
     h = hashlib.sha256(recipe.name.encode())
-    for folder in (os.path.join(LAB, "guest"), os.path.dirname(os.path.realpath(__file__))):
+    own = [DRACUT_MODULE] if recipe is DRACUT else []
+    for folder in (os.path.join(LAB, "guest"), os.path.dirname(os.path.realpath(__file__)), *own):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
             if os.path.isfile(path):

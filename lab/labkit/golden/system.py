@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from .. import LAB, LabError
+from .. import LAB, TOP, LabError
 from ..shell import run, write_file
 from . import packages
 
@@ -13,6 +13,14 @@ NOISE = ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "
 
 INITRAMFS_MODULES = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "ext4", "virtio_rng", "ahci", "ata_piix",
                      "virtio_net", "e1000", "nbd", "iscsi_tcp", "iscsi_ibft", "crc32c_generic"]
+
+
+def diskless():
+    """The program that keeps the disk of a machine without one."""
+    program = os.path.join(TOP, "target/debug/static/sojourn-diskless")
+    if not os.path.exists(program):
+        raise LabError(f"{program} is not there; run scripts/diskless dev")
+    return program
 
 
 def sources():
@@ -46,7 +54,7 @@ def bootstrap(recipe, root, debs):
                           SOURCE_DATE_EPOCH=str(packages.EPOCH)))
 
 
-def configure(root):
+def configure(root, recipe):
     """Adds the agent and the settings, makes the initial RAM disk; returns the kernel's version."""
     write_file(root + "/etc/hostname", "lab\n")
     write_file(root + "/etc/hosts", "127.0.0.1 localhost lab\n")
@@ -66,10 +74,21 @@ def configure(root):
     # script reads this file as shell; without an iBFT it would wait for a network for minutes.
     write_file(root + "/etc/iscsi/iscsi.initramfs",
                "modprobe -q iscsi_ibft\n[ ! -e /sys/firmware/ibft/initiator ] || ISCSI_AUTO=true\n")
-    write_file(root + "/etc/initramfs-tools/conf.d/lab", "MODULES=list\nCOMPRESS=zstd\n")
-    write_file(root + "/etc/initramfs-tools/modules", "\n".join(INITRAMFS_MODULES) + "\n")
     kernel = os.listdir(root + "/lib/modules")[0]
-    run(["chroot", root, "mkinitramfs", "-o", f"/boot/initrd.img-{kernel}", kernel],
+    image = f"/boot/initrd.img-{kernel}"
+    if recipe is packages.DRACUT:
+        shutil.copytree(packages.DRACUT_MODULE, root + "/usr/lib/dracut/modules.d/95sojourn")
+        os.makedirs(root + "/usr/lib/sojourn")
+        shutil.copy(diskless(), root + "/usr/lib/sojourn/sojourn-diskless")
+        write_file(root + "/etc/sojourn/diskless", "")
+        make = ["dracut", "--force", "--no-hostonly", "--reproducible", "--add", "network-legacy", image, kernel]
+        enter = f"mount --bind /dev '{root}/dev' && mount -t proc proc '{root}/proc' && exec chroot \"$@\""
+        enter = ["unshare", "--mount", "sh", "-c", enter, "sh"]
+    else:
+        write_file(root + "/etc/initramfs-tools/conf.d/lab", "MODULES=list\nCOMPRESS=zstd\n")
+        write_file(root + "/etc/initramfs-tools/modules", "\n".join(INITRAMFS_MODULES) + "\n")
+        make, enter = ["mkinitramfs", "-o", image, kernel], ["chroot"]
+    run([*enter, root, *make],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SOURCE_DATE_EPOCH": str(packages.EPOCH)})
     write_file(root + "/boot/grub/grub.cfg",
                "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n"
