@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-outages test-cuts test-iscsi-kills test-vhost-user-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-outages test-cuts test-iscsi-kills test-initiators test-vhost-user-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -12,7 +12,8 @@ help:
 	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
 	@echo "make test-hops   a machine hops between two homes while what it needs is killed, cut off and full, HOPS=100 HOPS_SEED=1 (a quarter of an hour; as root, disks run full, too)"
 	@echo "make test-cuts   power cuts on ext4, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
-	@echo "make test-outages   a guest's root on an attached device while its server and link are away (four minutes)"
+	@echo "make test-outages   roots over NBD, of a machine without a disk and on an attached device, while server and link are away (ten minutes)"
+	@echo "make test-initiators   open-iscsi in a guest, set in 32 ways, while its server is killed (eight minutes)"
 	@echo "make test-iscsi-kills   the server killed under an iSCSI initiator that stays, ISCSI_KILLS=500 (half an hour)"
 	@echo "make test-vhost-user-kills   the server killed under a guest that counts, VHOST_USER_KILLS=500 with each QEMU (half an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
@@ -105,6 +106,12 @@ test-iscsi-kills:
 	@scripts/setup build demo test
 	$(CARGO) build --locked -p sojourn
 	ISCSI_KILLS=$(ISCSI_KILLS) ISCSI_KILLS_SEED=$(ISCSI_KILLS_SEED) $(CARGO) test -p sojourn-tests --locked --test iscsi_kills -- --nocapture
+
+test-initiators:
+	@scripts/setup build demo
+	$(CARGO) build --locked -p sojourn
+	lab/make-golden >/dev/null
+	$(CARGO) test -p sojourn-tests --locked --test guest -- --ignored --exact --nocapture the_kernels_iscsi_initiator_works_however_it_is_set_and_goes_on_when_the_server_was_killed
 
 VHOST_USER_KILLS ?= 500
 test-vhost-user-kills:

@@ -120,7 +120,7 @@ class Guest:
             if self.process.poll() is not None:
                 raise LabError(f"guest {self.name}: QEMU ended early: {tail(self.messages)}")
             if time.monotonic() - self.began > 30:
-                raise self._trouble("QEMU did not open its monitor")
+                raise self.trouble("QEMU did not open its monitor")
             with contextlib.suppress(OSError):
                 self.monitor = Qmp(self._path("qmp"))
                 break
@@ -138,7 +138,7 @@ class Guest:
         self.channel.sendall(f"exec {command}\n".encode())
         result = self._wait("result", timeout)
         if check and result["rc"]:
-            raise self._trouble(f"{command!r} failed inside ({result['rc']}): {result['note']}")
+            raise self.trouble(f"{command!r} failed inside ({result['rc']}): {result['note']}")
         return result
 
     def poweroff(self, timeout=60):
@@ -147,9 +147,9 @@ class Guest:
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired as e:
-            raise self._trouble("does not power off") from e
+            raise self.trouble("does not power off") from e
         if code:
-            raise self._trouble(f"QEMU ended with {code}")
+            raise self.trouble(f"QEMU ended with {code}")
 
     def counters(self):
         """QEMU's own count of what the disk did."""
@@ -170,7 +170,8 @@ class Guest:
         if not os.environ.get("LAB_KEEP"):
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _trouble(self, what):
+    def trouble(self, what):
+        """What is wrong with it, and the ends of its console and of what QEMU said; to be raised."""
         return LabError(f"guest {self.name}: {what}\n--- its console ends with\n{tail(self.console)}\n"
                         f"--- QEMU said\n{tail(self.messages)}")
 
@@ -183,11 +184,11 @@ class Guest:
                     return message
             left = end - time.monotonic()
             if left <= 0:
-                raise self._trouble(f"no `{event}` within {timeout:g} s")
+                raise self.trouble(f"no `{event}` within {timeout:g} s")
             readable, _, _ = select.select([self.channel], [], [], min(left, 1.0))
             data = self.channel.recv(65536) if readable else None
             if data == b"":
-                raise self._trouble(f"QEMU went away before `{event}`")
+                raise self.trouble(f"QEMU went away before `{event}`")
             if data:
                 self._feed(data)
 

@@ -140,3 +140,13 @@ fn a_machine_hops_between_two_homes_and_two_qemus_and_counts_on_without_a_gap() 
     assert!(of(2, "store_bytes") * 4 < of(0, "store_bytes"), "{facts}");
     assert_eq!(facts["killed"]["attempts"], 2, "{facts}");
 }
+
+#[test]
+#[ignore = "32 ways to set an initiator, some eight minutes: make test-initiators"]
+fn the_kernels_iscsi_initiator_works_however_it_is_set_and_goes_on_when_the_server_was_killed() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("initiators");
+    let passed = facts["passed"].as_array().unwrap();
+    assert_eq!((passed.len(), &facts["killed"]), (32, &32.into()), "{facts}");
+    assert_eq!(facts["errors"], 0, "{facts}");
+}
