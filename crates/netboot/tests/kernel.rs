@@ -136,20 +136,26 @@ async fn several_ram_disks_become_one() {
 
 #[tokio::test]
 async fn a_system_is_asked_what_its_ram_disk_makes_of_a_root_over_nbd() {
-    for (tools, expected) in [
-        ("usr/share/initramfs-tools/init", NbdRoot::BootScript),
-        ("usr/lib/dracut/modules.d/95sojourn/module-setup.sh", NbdRoot::DracutModule),
-        ("usr/lib/dracut/modules.d/95nbd/module-setup.sh", NbdRoot::Own),
+    let (tools, dracut) = ("usr/share/initramfs-tools/init", "usr/lib/dracut/dracut-init.sh");
+    let module = "usr/lib/dracut/modules.d/95sojourn/module-setup.sh";
+    for (installed, boot_script, dracut_module) in [
+        (&[tools][..], true, false),
+        // The package, which has both, on a system with initramfs-tools.
+        (&[tools, module], true, false),
+        (&[dracut, module], false, true),
+        (&[tools, dracut, module], true, true),
+        (&[dracut], false, false),
     ] {
         let mut files = debian("root=/dev/vda1 boot=local");
-        files.push((tools, b"#!/bin/sh".to_vec()));
+        files.extend(installed.iter().map(|path| (*path, b"#!/bin/sh".to_vec())));
         let found = find(device(&disk(&ext4(&[], &borrowed(&files)))).await).await.unwrap();
-        assert_eq!(found.nbd_root(), expected, "{tools}");
+        assert_eq!(found.nbd_root(), NbdRoot { boot_script, dracut_module }, "{installed:?}");
         assert_eq!(found.arguments(), ["ro", "quiet"]);
         // Without a RAM disk nobody makes anything of it.
         files.retain(|(path, _)| !path.starts_with("boot/initrd") && !path.ends_with("grub.cfg"));
         let found = find(device(&disk(&ext4(&[], &borrowed(&files)))).await).await.unwrap();
-        assert_eq!(found.nbd_root(), NbdRoot::Own, "{tools}");
+        let none = NbdRoot { boot_script: false, dracut_module: false };
+        assert_eq!(found.nbd_root(), none, "{installed:?}");
     }
 }
 

@@ -23,6 +23,6 @@ install() {
     inst_hook cmdline 91 "$moddir/parse-sojourn.sh"
     inst_script "$moddir/sojournroot.sh" /sbin/sojournroot
     # Certificates, for nbds://.
-    [[ ! -d /etc/pki/libnbd ]] || inst_multiple /etc/pki/libnbd/*
+    inst_multiple -o /etc/pki/libnbd/{ca-cert,ca-crl,client-cert,client-key}.pem
     dracut_need_initqueue
 }

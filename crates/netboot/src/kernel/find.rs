@@ -40,18 +40,18 @@ const DROPPED: [&str; 10] = [
 ];
 /// What a system has whose initial RAM disk is of initramfs-tools.
 const INITRAMFS_TOOLS: &str = "/usr/share/initramfs-tools/init";
-/// What a system has whose dracut makes disks of machines without one; by package, or by an administrator.
-const DRACUT_MODULE: &str = "/usr/lib/dracut/modules.d/95sojourn/module-setup.sh";
+/// What a system has whose initial RAM disk is of dracut, and makes disks of machines without one.
+const DRACUT: [&str; 2] =
+    ["/usr/lib/dracut/dracut-init.sh", "/usr/lib/dracut/modules.d/95sojourn/module-setup.sh"];
 
-/// What the initial RAM disk of a disk makes of a root over NBD.
+/// What the initial RAM disk of a disk can make of a root over NBD. Where both are installed it is of one of them, and
+/// takes no harm of what is for the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NbdRoot {
-    /// It is of initramfs-tools, as Debian's: it takes our [boot script](crate::overlay).
-    BootScript,
-    /// It is of dracut, and has our module: the parameters are enough.
-    DracutModule,
-    /// What the system itself has has to do, such as Debian's nbd-client.
-    Own,
+pub struct NbdRoot {
+    /// It may be of initramfs-tools, as Debian's: then it takes our [boot script](crate::overlay).
+    pub boot_script: bool,
+    /// It may be of dracut, which has our module: then the parameters are enough.
+    pub dracut_module: bool,
 }
 
 /// What a disk would start.
@@ -91,7 +91,7 @@ impl BootFiles {
         !self.entry.initrds.is_empty()
     }
 
-    /// What the initial RAM disk makes of a root over NBD.
+    /// What the initial RAM disk can make of a root over NBD.
     pub fn nbd_root(&self) -> NbdRoot {
         self.nbd_root
     }
@@ -201,13 +201,10 @@ fn find_on(disk: &DiskBytes) -> Result<BootFiles> {
     let root = root_of(&trees, part, &entry.arguments)?;
     entry.arguments.retain(|word| !DROPPED.iter().any(|dropped| word.starts_with(dropped)));
     let system = trees.iter().find(|(part, _)| part.number == root);
-    let nbd_root = match system {
-        Some(_) if entry.initrds.is_empty() => NbdRoot::Own,
-        // First: who has both has installed the module to be used.
-        Some((_, tree)) if tree.has(DRACUT_MODULE) => NbdRoot::DracutModule,
-        Some((_, tree)) if tree.has(INITRAMFS_TOOLS) => NbdRoot::BootScript,
-        _ => NbdRoot::Own,
-    };
+    let has =
+        |path: &str| !entry.initrds.is_empty() && system.is_some_and(|(_, tree)| tree.has(path));
+    let nbd_root =
+        NbdRoot { boot_script: has(INITRAMFS_TOOLS), dracut_module: DRACUT.into_iter().all(has) };
     Ok(BootFiles { part, root, entry, nbd_root, lengths })
 }
 

@@ -10,11 +10,11 @@ use engine::Home;
 use nbd::{Address, Uri};
 use netboot::dhcp::server::UnixClock;
 use netboot::identity::Claim;
-use netboot::kernel::{BootFile, BootFiles, NbdRoot};
+use netboot::kernel::{BootFile, BootFiles};
 use netboot::registry::{Designation, Machine, Method};
 use netboot::script::{KernelBoot, Sanboot, Script};
 use netboot::sightings::{Sighting, Sightings};
-use netboot::{BootDecision, MacAddress, Machines, Registry};
+use netboot::{BootDecision, Machines, Registry};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -59,6 +59,16 @@ pub(super) struct BootOffer {
     pub(super) unknown: UnknownMachines,
 }
 
+/// What a machine starts.
+#[derive(Clone)]
+struct FoundBoot {
+    /// The disk that it was found for.
+    disk: String,
+    /// Where it is read.
+    export: String,
+    files: BootFiles,
+}
+
 /// The machines of a home.
 pub(super) struct HomeMachines {
     home: Home,
@@ -66,8 +76,8 @@ pub(super) struct HomeMachines {
     clock: UnixClock,
     registry: Mutex<Arc<Registry>>,
     sightings: Mutex<Sightings>,
-    /// What was found for the script of a machine, until its files are fetched: export and files.
-    found: Mutex<HashMap<MacAddress, (String, BootFiles)>>,
+    /// What was found for the script of a machine, by the machine's name.
+    found: Mutex<HashMap<String, FoundBoot>>,
     /// One machine is enrolled at a time.
     enrolling: tokio::sync::Mutex<()>,
 }
@@ -158,7 +168,7 @@ impl HomeMachines {
         arguments.extend(self.disk_arguments(&files, address, &disk));
         arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
         let initrd = files.has_initrd();
-        self.remember(claim.mac, export, files);
+        self.remember(&machine.name, FoundBoot { disk: disk.clone(), export, files });
         Ok(Some(Script::Kernel(KernelBoot { disk, arguments, host: machine.name, initrd })))
     }
 
@@ -170,45 +180,48 @@ impl HomeMachines {
         };
         let servers: Vec<_> = [address].iter().chain(&self.offer.others).map(server).collect();
         let servers = format!("{DISK}={}", servers.join(","));
-        match files.nbd_root() {
-            NbdRoot::BootScript if !self.offer.overlay.is_empty() => {
-                vec![BOOT_SCRIPT.into(), servers]
-            }
-            NbdRoot::DracutModule => vec![servers],
-            _ => vec![format!("nbdroot={address}/{disk}")],
+        if !self.front(files, BootFile::Initrd).is_empty() {
+            vec![BOOT_SCRIPT.into(), servers]
+        } else if files.nbd_root().dracut_module {
+            vec![servers]
+        } else {
+            vec![format!("nbdroot={address}/{disk}")]
         }
     }
 
     /// What is put in front of a file; empty where the disk's own initial RAM disk has to do.
     fn front(&self, files: &BootFiles, which: BootFile) -> Bytes {
-        match which == BootFile::Initrd && files.nbd_root() == NbdRoot::BootScript {
+        match which == BootFile::Initrd && files.nbd_root().boot_script {
             true => self.offer.overlay.clone(),
             false => Bytes::new(),
         }
     }
 
-    fn remember(&self, mac: MacAddress, export: String, files: BootFiles) {
+    fn remember(&self, machine: &str, boot: FoundBoot) {
         let mut found = self.found.lock();
         if found.len() >= MOST_FOUND {
             found.clear();
         }
-        found.insert(mac, (export, files));
+        found.insert(machine.to_owned(), boot);
     }
 
-    /// What a machine starts by its kernel: how the server is reached, the export, and the files on it.
-    async fn files(&self, claim: &Claim) -> Result<(StatusView, String, BootFiles)> {
+    /// What a machine starts by its kernel, and how the server is reached.
+    async fn boot(&self, claim: &Claim) -> Result<(StatusView, FoundBoot)> {
         let none = || Error::not_found("this machine is to start no kernel from here");
-        let machine = self.known(claim).filter(|machine| machine.method == Method::Nbd);
-        let disk = machine.and_then(|machine| machine.disk).ok_or_else(none)?;
+        let machine =
+            self.known(claim).filter(|machine| machine.method == Method::Nbd).ok_or_else(none)?;
+        let disk = machine.disk.clone().ok_or_else(none)?;
         let status = disks::status(&self.home).await?;
-        let found = self.found.lock().get(&claim.mac).cloned();
-        if let Some((export, files)) = found {
-            return Ok((status, export, files));
+        // It may have got another disk since.
+        let found = self.found.lock().get(&machine.name).filter(|boot| boot.disk == disk).cloned();
+        if let Some(boot) = found {
+            return Ok((status, boot));
         }
         let export = disks::export_of(&disks::show(&self.home, &disk).await?);
         let files = disks::find(&status, &export).await?;
-        self.remember(claim.mac, export.clone(), files.clone());
-        Ok((status, export, files))
+        let boot = FoundBoot { disk, export, files };
+        self.remember(&machine.name, boot.clone());
+        Ok((status, boot))
     }
 
     /// Gives a machine a disk by the rule.
@@ -278,12 +291,12 @@ impl Machines for HomeMachines {
     }
 
     async fn length(&self, claim: &Claim, which: BootFile) -> Result<u64> {
-        let (_, _, files) = self.files(claim).await?;
-        Ok(files.length(which) + self.front(&files, which).len() as u64)
+        let (_, boot) = self.boot(claim).await?;
+        Ok(boot.files.length(which) + self.front(&boot.files, which).len() as u64)
     }
 
     async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
-        let (status, export, files) = self.files(claim).await?;
+        let (status, FoundBoot { export, files, .. }) = self.boot(claim).await?;
         disks::read(&status, &export, &files, which, self.front(&files, which)).await
     }
 }
