@@ -184,6 +184,7 @@ impl Disks {
             epoch: 1,
             left: Vec::new(),
             published: None,
+            content: 0,
         };
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());

@@ -176,6 +176,12 @@ impl Disk {
         self.record.lock().uuid.0
     }
 
+    /// What it holds as a whole: another number when something else was put in its place by a reset, a rollback, a
+    /// rebase, or when a server went on with less than another one had of it; the same on every server else.
+    pub fn content(&self) -> u64 {
+        self.record.lock().content
+    }
+
     /// Whether its private blocks outlive its client.
     pub fn mode(&self) -> Mode {
         self.record.lock().mode

@@ -6,7 +6,7 @@
 //! it as long as it holds nothing private, and opening it makes the ref.
 
 use crate::disk::{HomeSettings, OwnBlocks, describe};
-use crate::fence::{self, Tenure, UUID};
+use crate::fence::{self, CONTENT, Tenure, UUID};
 use crate::home;
 use crate::layer::ShadowLayer;
 use crate::lock;
@@ -416,6 +416,8 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<DiskRecord> {
         epoch: fence::held(found)?.epoch,
         left: Vec::new(),
         published: None,
+        // Of an older program: its own record has no number either.
+        content: found.body.labels.get(CONTENT).and_then(|number| number.parse().ok()).unwrap_or(0),
     })
 }
 

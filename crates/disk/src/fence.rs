@@ -20,6 +20,8 @@ const HOLDER: &str = "holder";
 /// The server that released it, in place of a holder.
 const RELEASED: &str = "released_by";
 const EPOCH: &str = "epoch";
+/// See [`DiskRecord::content`].
+pub(crate) const CONTENT: &str = "content";
 /// The server that removes the disk.
 const REMOVING: &str = "removing";
 
@@ -75,6 +77,7 @@ fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[Manifes
         (RefBody::ORIGIN.to_owned(), record.origin.to_string()),
         (UUID.to_owned(), record.uuid.to_string()),
         (EPOCH.to_owned(), record.epoch.to_string()),
+        (CONTENT.to_owned(), record.content.to_string()),
         (label.to_owned(), server.to_string()),
     ]);
     let mut keep: Vec<ManifestId> = also.iter().chain(&record.left).copied().collect();

@@ -7,7 +7,7 @@
 use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
-use crate::record::DiskRecord;
+use crate::record::{DiskRecord, first_content};
 use crate::taking;
 use crate::{DiskInfo, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
@@ -66,7 +66,11 @@ impl Disks {
         };
         let epoch = held.epoch.saturating_add(1);
         let published = Some(self.store.world().clock.now());
-        let from = from_ref(found)?;
+        let mut from = from_ref(found)?;
+        if held.by.is_some() {
+            // What that server had not published is not here.
+            from.content = first_content(epoch);
+        }
         let record = DiskRecord { layers: vec![1], next_layer: 2, epoch, left, published, ..from };
         // What it stands on is here before anybody loses anything.
         self.store.stored_manifest(&record.base).await?;

@@ -108,6 +108,7 @@ impl Disk {
             record.origin = id;
             record.base = id;
             record.size = size;
+            record.renew_content();
         };
         self.announce(Some(session), onto).await?;
         let guard = self.shadow.unless_interrupted("rebase");

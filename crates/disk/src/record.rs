@@ -75,6 +75,18 @@ pub(crate) struct DiskRecord {
     /// When the disk was as the store has it, in Unix seconds; when it was made unless this is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) published: Option<u64>,
+    /// What it holds as a whole: another number when something else was put in its place.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) content: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The content of a disk with which a server begins that did not have all of it: another one than any server had.
+pub(crate) fn first_content(epoch: u64) -> u64 {
+    epoch << 32
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,6 +113,13 @@ fn checksum(record: &DiskRecord) -> Result<String> {
 }
 
 impl DiskRecord {
+    /// Something else is put in the place of what the disk holds. Two servers never make the same number of it: each
+    /// counts within its epoch.
+    pub(crate) fn renew_content(&mut self) {
+        let first = first_content(self.epoch);
+        self.content = if self.content >= first { self.content + 1 } else { first + 1 };
+    }
+
     /// Reads the record of the disk in `directory`. Waits for the disk.
     ///
     /// # Errors
@@ -229,6 +248,7 @@ mod tests {
             epoch: 4,
             left: vec![ManifestId::from([3; 32])],
             published: Some(1_767_225_601),
+            content: 0,
         }
     }
 

@@ -415,6 +415,7 @@ impl Disk {
             }
             record.base = id;
             record.size = size;
+            record.renew_content();
         };
         self.announce(session, back).await?;
         let guard = self.shadow.unless_interrupted("rollback or reset");

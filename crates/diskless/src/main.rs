@@ -59,6 +59,8 @@ fn device(text: &str) -> Result<u32> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // Before there are threads. Who may not do this will be told by the driver.
+    let _ = resident::wait_for_no_device();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -107,6 +109,8 @@ async fn keep(args: &Args) -> Result<()> {
     let options = KeeperOptions {
         index: Some(args.device),
         dead_timeout: NEVER,
+        // A new size comes with the next start.
+        grows: false,
         id,
         number: keeper::number_since_boot(),
         ..KeeperOptions::default()
@@ -132,10 +136,17 @@ async fn keep(args: &Args) -> Result<()> {
         driver = Netlink::open().await?;
     };
     resident::stay()?;
-    sysfs::look_for_partitions(args.device).await;
-    print(format!("{}\n", sysfs::path(args.device).display()).as_bytes())?;
-    background::leave()?;
-    keeper.keep().await
+    let announced = async {
+        // It reads the device, whose connection may be lost meanwhile.
+        sysfs::look_for_partitions(args.device).await;
+        print(format!("{}\n", sysfs::path(args.device).display()).as_bytes())?;
+        background::leave()?;
+        std::future::pending::<Result<()>>().await
+    };
+    tokio::select! {
+        kept = keeper.keep() => kept,
+        failed = announced => failed,
+    }
 }
 
 fn options(uri: &Uri) -> Result<ClientOptions> {

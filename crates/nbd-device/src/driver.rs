@@ -41,8 +41,7 @@ pub trait Driver: Send {
         sockets: &[BorrowedFd<'_>],
     ) -> Result<u32>;
 
-    /// Puts a socket in the place of a dead connection; `false` when none is dead. The device gets the
-    /// size of `settings`, and its time-outs.
+    /// Puts a socket in the place of a dead connection; `false` when none is dead.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when the device is not connected,
@@ -53,6 +52,12 @@ pub trait Driver: Send {
         settings: &DeviceSettings,
         socket: BorrowedFd<'_>,
     ) -> Result<bool>;
+
+    /// Gives a device the size of `settings`, when what is under way was answered.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when the device is not connected.
+    async fn resize(&mut self, index: u32, settings: &DeviceSettings) -> Result<()>;
 
     /// Ends a device: what waits for an answer fails.
     ///

@@ -37,6 +37,8 @@ pub struct KeeperOptions {
     pub request_timeout: Duration,
     /// How long requests wait for a server that is away; they fail then.
     pub dead_timeout: Duration,
+    /// Whether the device becomes larger when its export has, and the connection was replaced.
+    pub grows: bool,
     /// By what the server knows which connections take each other's place, unless the device is taken up
     /// again; pauses are spread by it too, so that machines that lost one server do not come back in one
     /// instant. Random.
@@ -53,6 +55,7 @@ impl Default for KeeperOptions {
             connections: 1,
             request_timeout: Duration::from_secs(10),
             dead_timeout: Duration::from_secs(86_400),
+            grows: true,
             id: [0; 16],
             number: 0,
         }
@@ -109,16 +112,20 @@ impl ExportServers {
     /// is no server.
     pub async fn looked_up(exports: Vec<(Uri, ClientOptions)>) -> Result<Self> {
         let name = exports.first().map(|(uri, _)| uri.to_string()).unwrap_or_default();
-        let mut addresses = Vec::new();
+        let (mut addresses, mut failure) = (Vec::new(), None);
         for (uri, options) in exports {
             let nbd::Address::Tcp(host, port) = &uri.address else {
                 addresses.push((uri, options));
                 continue;
             };
-            let found = tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|e| {
-                Error::not_found(format!("{uri}: the name {host} has no address: {e}"))
-                    .with_source(e)
-            })?;
+            let found = match tokio::net::lookup_host((host.as_str(), *port)).await {
+                Ok(found) => found,
+                Err(e) => {
+                    let why = format!("{uri}: the name {host} has no address: {e}");
+                    failure = failure.or(Some(Error::not_found(why).with_source(e)));
+                    continue;
+                }
+            };
             for address in found {
                 let mut uri = uri.clone();
                 // The certificate has the name.
@@ -128,6 +135,12 @@ impl ExportServers {
                 uri.address = nbd::Address::Tcp(address.ip().to_string(), address.port());
                 addresses.push((uri, options.clone()));
             }
+        }
+        match failure {
+            Some(error) if addresses.is_empty() => return Err(error),
+            // The others may do.
+            Some(error) => tracing::warn!(%error, "a server is left out"),
+            None => {}
         }
         Self::new(name, addresses)
     }
@@ -165,6 +178,10 @@ pub struct Keeper<D, S> {
     index: u32,
     connections: usize,
     settings: DeviceSettings,
+    /// Whether it becomes as large as its export does.
+    grows: bool,
+    /// The size that it is to have.
+    grown: Option<u64>,
     terms: Terms,
     line: Option<ConnectionSeries>,
     pauses: Pauses,
@@ -212,12 +229,23 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let several = terms.has(export_flags::CAN_MULTI_CONN);
         let connections = if several && line.is_none() { options.connections } else { 1 };
         let mut sockets = vec![carried(&mut relays, first)];
-        let pauses = Pauses::new(options.id);
+        let (pauses, grows) = (Pauses::new(options.id), options.grows);
         if let Some(index) = options.index
             && taken_up
         {
-            let mut keeper =
-                Self { driver, servers, index, connections, settings, terms, line, pauses, relays };
+            let mut keeper = Self {
+                driver,
+                servers,
+                index,
+                connections,
+                settings,
+                grows,
+                grown: None,
+                terms,
+                line,
+                pauses,
+                relays,
+            };
             drop(sockets);
             tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
             keeper.mend_all().await?;
@@ -234,7 +262,19 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         }
         let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         let index = driver.connect(options.index, &settings, &handed).await?;
-        Ok(Self { driver, servers, index, connections, settings, terms, line, pauses, relays })
+        Ok(Self {
+            driver,
+            servers,
+            index,
+            connections,
+            settings,
+            grows,
+            grown: None,
+            terms,
+            line,
+            pauses,
+            relays,
+        })
     }
 
     /// The N of `/dev/nbdN`.
@@ -252,30 +292,52 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         self.settings.size
     }
 
-    /// Replaces connections that die, until somebody ends the device, or it becomes another server's.
+    /// Replaces connections that die, until somebody ends the device, or it becomes another server's. Nothing else ends
+    /// it: the next lost connection would be the device's last.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when the device became another server's; when the driver
-    /// cannot be reached any more. It stays as it is then.
+    /// [`Conflict`](ErrorKind::Conflict) when the device became another server's. It stays as it is then.
     pub async fn keep(&mut self) -> Result<()> {
         loop {
             while self.relays.try_join_next().is_some() {}
             let mended = match tokio::time::timeout(LOOK, self.driver.died()).await {
-                Ok(died) => match died? {
-                    Some(index) if index == self.index => {
-                        tracing::warn!(device = self.index, "a connection is lost");
-                        self.mend().await.map(|_| ())
-                    }
-                    Some(_) => Ok(()),
-                    None => self.mend_all().await,
-                },
-                Err(_) if !self.driver.is_connected(self.index)? => return Ok(()),
-                Err(_) => Ok(()),
+                Ok(Ok(Some(index))) if index == self.index => {
+                    tracing::warn!(device = self.index, "a connection is lost");
+                    self.mend().await.map(|_| ())
+                }
+                Ok(Ok(Some(_))) => Ok(()),
+                Ok(Ok(None)) => self.mend_all().await,
+                Ok(Err(error)) => {
+                    tracing::warn!(device = self.index, %error, "no reports; it is looked at now and then");
+                    tokio::time::sleep(LOOK).await;
+                    self.mend_all().await
+                }
+                Err(_) if self.is_over() => return Ok(()),
+                Err(_) => {
+                    self.grow().await;
+                    Ok(())
+                }
             };
             match mended {
                 Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
                 other => other?,
             }
+        }
+    }
+
+    /// Whether somebody ended the device, as far as that can be seen.
+    fn is_over(&self) -> bool {
+        self.driver.is_connected(self.index).is_ok_and(|is_connected| !is_connected)
+    }
+
+    /// Gives the device the size that its export has grown to. Not with a new connection: since Linux 6.9 the driver
+    /// waits with a new size until what is under way was answered, which without a connection is never.
+    async fn grow(&mut self) {
+        let Some(size) = self.grown.take() else { return };
+        let settings = DeviceSettings { size, ..self.settings.clone() };
+        match self.driver.resize(self.index, &settings).await {
+            Ok(()) => self.settings = settings,
+            Err(error) => tracing::warn!(device = self.index, %error, "it does not grow"),
         }
     }
 
@@ -320,7 +382,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
                 }
             }
             tokio::time::sleep(self.pauses.next()).await;
-            if !self.driver.is_connected(self.index)? {
+            if self.is_over() {
                 return Err(Error::not_found("the device was ended"));
             }
         }
@@ -329,6 +391,14 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
     async fn replace(&mut self) -> std::result::Result<bool, Mending> {
         let reinstates = next_of(&mut self.line);
         let handed = self.servers.dial(reinstates).await.map_err(Mending::Later)?;
+        if !self.terms.is_content_of(&handed.terms) {
+            return Err(Mending::Later(Error::conflict(format!(
+                "{}: something else was put into its place (a reset, a rollback, a rebase, or what another server \
+                 had of it); under what uses the device it would be damage, so the device waits; restart what \
+                 uses it",
+                self.settings.backend
+            ))));
+        }
         if !self.terms.continues_as(&handed.terms) {
             return Err(Mending::Later(Error::conflict(format!(
                 "{}: is another export than the one that the device was made of, smaller or with less \
@@ -336,18 +406,23 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
                 self.settings.backend
             ))));
         }
-        let settings = DeviceSettings { size: handed.terms.size, ..self.settings.clone() };
+        let size = handed.terms.size;
         let (socket, relay) = (handed.socket, handed.relay);
         // Before the driver uses the socket.
         let relay = relay.map(|relay| self.relays.spawn(relay.run()));
-        let replaced = self.driver.replace(self.index, &settings, socket.as_fd()).await;
+        let replaced = self.driver.replace(self.index, &self.settings, socket.as_fd()).await;
         match replaced {
-            Ok(true) => self.settings = settings,
+            Ok(true) => {
+                self.grown = Some(size).filter(|size| self.grows && *size > self.settings.size)
+            }
             Ok(false) | Err(_) => {
                 relay.inspect(|relay| relay.abort());
             }
         }
-        replaced.map_err(Mending::Over)
+        replaced.map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Conflict => Mending::Over(error),
+            _ => Mending::Later(error),
+        })
     }
 }
 
@@ -369,7 +444,7 @@ fn next_of(line: &mut Option<ConnectionSeries>) -> Option<Reinstatement> {
 enum Mending {
     /// It can be tried again.
     Later(Error),
-    /// The device is not ours any more, or the driver cannot be reached.
+    /// The device is not ours any more.
     Over(Error),
 }
 

@@ -174,6 +174,18 @@ impl Driver for Netlink {
         }
     }
 
+    async fn resize(&mut self, index: u32, settings: &DeviceSettings) -> Result<()> {
+        let mut attributes = common(settings);
+        attributes.push(Attribute::Index(index));
+        let asked = self.ask(NetlinkCommand::Reconfigure, attributes).await;
+        asked.map(|_| ()).map_err(|refusal| match refusal {
+            CommandFailure::Errno(errno::INVALID) => {
+                Error::not_found(format!("/dev/nbd{index} is not connected"))
+            }
+            other => other.error(&format!("resizing /dev/nbd{index}")),
+        })
+    }
+
     async fn disconnect(&mut self, index: u32) -> Result<()> {
         let asked = self.ask(NetlinkCommand::Disconnect, vec![Attribute::Index(index)]).await;
         asked.map(|_| ()).map_err(|refusal| match refusal {

@@ -7,6 +7,19 @@ use rustix::mm::{MlockAllFlags, mlockall};
 /// Spared by the kernel when memory runs out.
 const NEVER_KILLED: &str = "-1000";
 
+/// Has the threads that this one will start, and itself, ask for memory without waiting for file systems and devices to
+/// write: one of them is this process's own device. To be called before there are others.
+///
+/// # Errors
+/// [`Denied`](block::ErrorKind::Denied) without the right to it.
+pub fn wait_for_no_device() -> Result<()> {
+    match rustix::process::configure_io_flusher_behavior(true) {
+        // Linux before 5.6 does not know it.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(e) => Err(Error::io("asking for memory beside the device", e.into())),
+    }
+}
+
 /// Keeps all memory of this process resident, its code too, and the process alive when memory runs
 /// out.
 ///

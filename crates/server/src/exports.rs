@@ -60,6 +60,7 @@ impl HomeExports {
             description,
             origin: info.image.to_string(),
             uuid: held.disk().uuid(),
+            content: held.disk().content(),
             attachment,
             _held: held,
         }))
@@ -162,6 +163,7 @@ struct DiskSession {
     description: String,
     origin: String,
     uuid: [u8; 16],
+    content: u64,
     attachment: Option<Attachment>,
     _held: DiskHandle,
 }
@@ -186,6 +188,10 @@ impl Session for DiskSession {
 
     fn identity(&self) -> String {
         format!("disk {:032x}", u128::from_be_bytes(self.uuid))
+    }
+
+    fn content(&self) -> Option<String> {
+        Some(format!("{} {}", self.identity(), self.content))
     }
 
     async fn close(mut self: Box<Self>, ending: SessionEnding) {
@@ -228,6 +234,10 @@ impl Session for ImageSession {
 
     fn identity(&self) -> String {
         format!("image {} {}", self.name, self.manifest)
+    }
+
+    fn content(&self) -> Option<String> {
+        Some(format!("image {}", self.manifest))
     }
 
     async fn close(self: Box<Self>, _ending: SessionEnding) {}

@@ -51,6 +51,52 @@ async fn a_released_disk_goes_on_elsewhere_with_every_byte() {
     assert_eq!(bytes(&*here.open("web").await).await, held);
 }
 
+/// Opens the disk, tells its content, and closes it.
+async fn content(home: &Home) -> u64 {
+    let disk = home.open("web").await;
+    let content = disk.content();
+    disk.close().await.unwrap();
+    content
+}
+
+#[tokio::test]
+async fn the_content_is_another_one_exactly_when_something_else_was_put_into_its_place() {
+    let (here, there) = two().await;
+    here.image("debian:2", &golden(6, 300)).await;
+    let mut seen = vec![content(&here).await];
+    let disk = here.open("web").await;
+    // What its clients do, and what is done beside them.
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("s", &()).await.unwrap();
+    write(&disk, 8, 0x88).await;
+    disk.grow(disk.size() + (1 << 20)).await.unwrap();
+    assert_eq!(disk.content(), seen[0]);
+    let mut is_new = |content| {
+        assert!(!seen.contains(&content), "{content} of {seen:?}");
+        seen.push(content);
+    };
+    disk.rollback("s").await.unwrap();
+    is_new(disk.content());
+    disk.rebase(&"debian:2".parse().unwrap(), Rebase::KeepMine).await.unwrap();
+    is_new(disk.content());
+    disk.reset().await.unwrap();
+    is_new(disk.content());
+    let own = disk.content();
+    // There is nothing to drop.
+    disk.reset().await.unwrap();
+    assert_eq!(disk.content(), own);
+    disk.close().await.unwrap();
+    drop(disk);
+    // It outlives the process, and goes along with every byte.
+    assert_eq!(content(&here).await, own);
+    here.disks.release("web").await.unwrap();
+    there.disks.take("web", false).await.unwrap();
+    assert_eq!(content(&there).await, own);
+    // Whoever takes it from a server that did not release it may have less of it.
+    here.disks.take("web", true).await.unwrap();
+    is_new(content(&here).await);
+}
+
 #[tokio::test]
 async fn a_disk_is_not_taken_from_a_server_at_work_unless_forced() {
     let (here, there) = two().await;

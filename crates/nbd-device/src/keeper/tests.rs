@@ -51,10 +51,16 @@ impl Driver for Fake {
         if world.dead == 0 {
             return Ok(false);
         }
-        world.device = Some(settings.clone());
+        // Linux 6.9 would wait for ever.
+        assert_eq!(world.device.as_ref().map(|device| device.size), Some(settings.size));
         (world.dead, world.live, world.replaced) =
             (world.dead - 1, world.live + 1, world.replaced + 1);
         Ok(true)
+    }
+
+    async fn resize(&mut self, _: u32, settings: &DeviceSettings) -> Result<()> {
+        self.world.lock().unwrap().device = Some(settings.clone());
+        Ok(())
     }
 
     async fn disconnect(&mut self, _: u32) -> Result<()> {
@@ -91,6 +97,7 @@ fn terms(size: u64) -> Terms {
         style: ReplyStyle::Simple,
         allocation: None,
         limits: block::Limits::default(),
+        content: Some("disk 1".into()),
     }
 }
 
@@ -197,13 +204,34 @@ async fn reports_about_other_devices_are_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_gets_the_size_that_its_export_has_grown_to() {
+async fn a_device_gets_the_size_that_its_export_has_grown_to_when_requests_are_answered_again() {
     let (rig, mut keeper) = connected(&two()).await;
     rig.answer([Ok(terms(2 << 20))]);
     rig.kill(1, 1);
+    let size = || rig.world.lock().unwrap().device.as_ref().map(|device| device.size);
     keep_until(&mut keeper, || rig.alive() == 2).await;
-    let size = rig.world.lock().unwrap().device.as_ref().map(|device| device.size);
-    assert_eq!((size, keeper.size()), (Some(2 << 20), 2 << 20));
+    keep_until(&mut keeper, || size() == Some(2 << 20)).await;
+    assert_eq!(keeper.size(), 2 << 20);
+    // One that is not to grow does not.
+    let (rig, mut keeper) = connected(&KeeperOptions { grows: false, ..two() }).await;
+    rig.answer([Ok(terms(2 << 20))]);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    assert!(tokio::time::timeout(LOOK * 3, keeper.keep()).await.is_err());
+    assert_eq!(keeper.size(), 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_reports_nothing_and_refuses_for_a_while_does_not_end_the_keeper() {
+    let (rig, mut keeper) = connected(&two()).await;
+    let Rig { world, server, reports } = rig;
+    drop(reports);
+    server.answers.lock().unwrap().push_back(Err(Error::internal("no memory")));
+    {
+        let mut world = world.lock().unwrap();
+        (world.dead, world.live) = (1, 1);
+    }
+    keep_until(&mut keeper, || world.lock().unwrap().live == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,6 +244,22 @@ async fn a_smaller_export_is_never_put_under_a_device_and_the_old_one_is_waited_
     let world = rig.world.lock().unwrap();
     assert_eq!(world.device.as_ref().unwrap().size, 1 << 20);
     assert_eq!(*rig.server.dials.lock().unwrap(), 2 + 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_put_into_the_place_of_an_export_is_never_put_under_a_device() {
+    let (rig, mut keeper) = connected(&two()).await;
+    let other = || Ok(Terms { content: Some("disk 1, reset".into()), ..terms(1 << 20) });
+    let untold = Terms { content: None, ..terms(1 << 20) };
+    rig.answer([other(), other(), other(), Ok(untold)]);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    // The server that does not tell was the fourth.
+    assert_eq!(*rig.server.dials.lock().unwrap(), 2 + 4);
+    rig.answer([other()]);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    assert_eq!(*rig.server.dials.lock().unwrap(), 2 + 4 + 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,6 +35,8 @@ pub struct Terms {
     pub allocation: Option<u32>,
     /// The sizes of requests that the server takes.
     pub limits: Limits,
+    /// What the export holds as a whole, when that was asked for and the server told it.
+    pub content: Option<String>,
 }
 
 impl Terms {
@@ -44,7 +46,7 @@ impl Terms {
     }
 
     /// Whether requests made under these terms can go on under `new` ones: the export has not
-    /// shrunk, and can all that it could.
+    /// shrunk, can all that it could, and nothing else was put in its place.
     pub fn continues_as(&self, new: &Self) -> bool {
         new.size >= self.size
             && new.flags & self.flags == self.flags
@@ -52,6 +54,15 @@ impl Terms {
             && new.style == self.style
             && new.allocation.is_some() == self.allocation.is_some()
             && new.limits == self.limits
+            && self.is_content_of(new)
+    }
+
+    /// Whether `new` is of what this was of. A server that does not tell is believed.
+    pub fn is_content_of(&self, new: &Self) -> bool {
+        match (&self.content, &new.content) {
+            (Some(own), Some(new)) => own == new,
+            _ => true,
+        }
     }
 }
 
@@ -218,13 +229,18 @@ where
         let _ = ask(stream, &OptionRequest::Reinstate(reinstatement), |_| Ok(())).await?;
     }
     let (mut size, mut limits) = (None, Limits { maximum: LONGEST_PAYLOAD, ..Limits::default() });
-    let go = OptionRequest::Go(InfoRequest { name: export, wanted: vec![info::BLOCK_SIZE] });
+    let mut content = None;
+    let mut wanted = vec![info::BLOCK_SIZE];
+    // Whoever takes the place of other connections must find what those left.
+    wanted.extend(options.reinstates.map(|_| info::CONTENT));
+    let go = OptionRequest::Go(InfoRequest { name: export, wanted });
     let answer = ask(stream, &go, |reply| {
         match reply {
             OptionReply::Info(Info::Export { size: bytes, flags }) => size = Some((bytes, flags)),
             OptionReply::Info(Info::BlockSize { minimum, preferred, maximum }) => {
                 limits = block_sizes(minimum, preferred, maximum)?;
             }
+            OptionReply::Info(Info::Content(text)) => content = Some(text.to_owned()),
             _ => {}
         }
         Ok(())
@@ -237,7 +253,7 @@ where
         }
         Err(refused) => return Err(refused.error(export)),
     };
-    Ok(Terms { size, flags, style, allocation, limits })
+    Ok(Terms { size, flags, style, allocation, limits, content })
 }
 
 /// A server's refusal of an option.

@@ -72,6 +72,8 @@ pub mod info {
     pub const NAME: u16 = 1;
     pub const DESCRIPTION: u16 = 2;
     pub const BLOCK_SIZE: u16 = 3;
+    /// Our own: what the export holds as a whole.
+    pub const CONTENT: u16 = 0x534f;
 }
 
 /// Commands.

@@ -170,6 +170,7 @@ proptest! {
             OptionReply::Info(Info::Export { size, flags }),
             OptionReply::Info(Info::Name(&name)),
             OptionReply::Info(Info::Description(&text)),
+            OptionReply::Info(Info::Content(&text)),
             OptionReply::Info(Info::BlockSize { minimum: 1, preferred: id, maximum: error }),
             OptionReply::MetaContext { id, name: &name },
             OptionReply::Error { code: error | 1 << 31, message: &text },

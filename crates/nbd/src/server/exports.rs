@@ -279,6 +279,12 @@ pub trait Session: Send + Sync {
         self.name().to_owned()
     }
 
+    /// What the export holds as a whole, if that can be told: another text when something else was put in its place,
+    /// such as an earlier state of it; the same on every server while only its clients change it.
+    fn content(&self) -> Option<String> {
+        None
+    }
+
     /// Who is told of the session's requests, if anybody.
     fn observer(&self) -> Option<Arc<dyn Observer>> {
         None
@@ -331,6 +337,10 @@ impl Session for Layered {
 
     fn identity(&self) -> String {
         self.inner.identity()
+    }
+
+    fn content(&self) -> Option<String> {
+        self.inner.content()
     }
 
     fn observer(&self) -> Option<Arc<dyn Observer>> {

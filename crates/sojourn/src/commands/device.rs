@@ -128,6 +128,10 @@ impl Runnable for DeviceCommand {
     }
 
     fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
+        if matches!(self, Self::Connect(args) if args.foreground || args.detach) {
+            // Before there are threads. Who may not do this will be told by the driver.
+            let _ = resident::wait_for_no_device();
+        }
         finish(run(self, invocation.output))
     }
 }
@@ -163,29 +167,36 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
         connections: args.connections,
         request_timeout: args.request_timeout,
         dead_timeout: args.give_up_after,
+        grows: true,
         id,
         number: keeper::number_since_boot(),
     };
     let mut keeper = Keeper::connect(Netlink::open().await?, servers, &options).await?;
     resident::stay()?;
+    let index = keeper.index();
     let view = DeviceView {
-        device: sysfs::path(keeper.index()),
+        device: sysfs::path(index),
         size: keeper.size(),
         connections: Some(keeper.connections()),
         server: Some(args.servers[0].to_string()),
     };
-    sysfs::look_for_partitions(keeper.index()).await;
-    output.print(&view, || view.device.display().to_string())?;
-    notify("READY=1");
-    if args.detach {
-        background::leave()?;
-    }
+    let announced = async {
+        // It reads the device, whose connection may be lost meanwhile.
+        sysfs::look_for_partitions(index).await;
+        output.print(&view, || view.device.display().to_string())?;
+        notify("READY=1");
+        if args.detach {
+            background::leave()?;
+        }
+        std::future::pending::<Result<()>>().await
+    };
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
         return Err(Error::unavailable("cannot listen to signals"));
     };
     tokio::select! {
         kept = keeper.keep() => kept,
+        failed = announced => failed,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }

@@ -90,6 +90,9 @@ pub enum Info<'a> {
         /// The longest payload.
         maximum: u32,
     },
+    /// What the export holds as a whole: another text when something else was put in its place, such as an earlier
+    /// state, and the same on every server while only its clients change it.
+    Content(&'a str),
     /// A kind that is not known here; to be skipped.
     Unknown(u16),
 }
@@ -168,6 +171,7 @@ impl<'a> Info<'a> {
                 preferred: fields.u32()?,
                 maximum: fields.u32()?,
             },
+            info::CONTENT => return fields.text(fields.rest.len()).map(Self::Content),
             kind => return Ok(Self::Unknown(kind)),
         };
         fields.end()?;
@@ -186,6 +190,10 @@ impl<'a> Info<'a> {
             }
             Self::Description(text) => {
                 out.extend_from_slice(&info::DESCRIPTION.to_be_bytes());
+                out.extend_from_slice(clip(text).as_bytes());
+            }
+            Self::Content(text) => {
+                out.extend_from_slice(&info::CONTENT.to_be_bytes());
                 out.extend_from_slice(clip(text).as_bytes());
             }
             Self::BlockSize { minimum, preferred, maximum } => {

@@ -244,3 +244,16 @@ async fn a_slow_negotiation_ends_at_its_deadline() {
         assert_eq!(rig.server.counters().connections, 0);
     }
 }
+
+#[tokio::test]
+async fn what_an_export_holds_is_told_to_whoever_asks_for_it() {
+    let (_rig, mut prober) = greeted().await;
+    let told = OptionReply::Info(Info::Content("as it was made"));
+    for (wanted, is_told) in [(vec![], false), (vec![crate::codec::constants::info::CONTENT], true)]
+    {
+        let replies = prober.option(&info("disk", wanted)).await;
+        let parsed = replies.iter().map(|(kind, body)| OptionReply::parse(*kind, body).unwrap());
+        assert_eq!(parsed.filter(|reply| *reply == told).count(), usize::from(is_told));
+    }
+    prober.abort().await;
+}

@@ -69,6 +69,9 @@ impl Session for Open {
     fn description(&self) -> Option<&str> {
         Some("a test device")
     }
+    fn content(&self) -> Option<String> {
+        Some("as it was made".into())
+    }
     async fn close(self: Box<Self>, ending: SessionEnding) {
         if self.purpose == Purpose::Use {
             self.endings.lock().unwrap().push((self.name, ending));

@@ -107,6 +107,11 @@ impl Negotiated<'_> {
         {
             self.reply(option, &OptionReply::Info(Info::Description(text)));
         }
+        if request.wanted.contains(&info::CONTENT)
+            && let Some(text) = session.content()
+        {
+            self.reply(option, &OptionReply::Info(Info::Content(&text)));
+        }
         let sizes = Info::BlockSize {
             minimum: limits.minimum,
             preferred: limits.preferred.max(512),
