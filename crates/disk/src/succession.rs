@@ -1,6 +1,7 @@
 //! What may follow in the ref of a disk: for who passes on the records of others, and believes none.
 
 use crate::fence::{self, DiskHolder};
+use crate::shadow;
 use block::{Error, Result};
 use store::{RefBody, RefRecord, ServerId};
 
@@ -82,6 +83,11 @@ pub fn last_holder(found: &RefRecord) -> Result<Option<ServerId>> {
 pub fn is_same_disk(one: &RefBody, other: &RefBody) -> bool {
     let uuid = one.labels.get(fence::UUID);
     uuid.is_some() && uuid == other.labels.get(fence::UUID)
+}
+
+/// Whether a disk can have this size, in bytes.
+pub fn is_disk_size(size: u64) -> bool {
+    shadow::check_size(size).is_ok()
 }
 
 fn refused(next: &RefRecord, why: &str) -> Error {

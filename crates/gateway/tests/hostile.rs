@@ -9,16 +9,15 @@ use disk::Disks;
 use futures::TryStreamExt;
 use gateway::GatewayLimits;
 use http_body_util::BodyExt;
-use lab::{Got, Lab, Raw, encrypted};
+use lab::{Got, Lab, Raw, empty_body, encrypted, record};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use objects::testing::{StoreCall, StoreFault};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use store::testing::{self, noise};
-use store::{ChunkRef, ManifestId, RefBody, RefKind, RefRecord, Store};
+use store::{ChunkRef, RefBody, RefKind, RefRecord, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -70,35 +69,6 @@ impl Scene {
         }
         objects
     }
-}
-
-/// The record number `sequence` of a disk's or snapshot's row, as any writer might encode it.
-async fn record(
-    kind: RefKind,
-    name: &str,
-    sequence: u64,
-    body: Option<RefBody>,
-) -> (String, Bytes) {
-    let backend: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let store = Store::create(Arc::clone(&backend), testing::settings(), testing::world(99));
-    let refs = store.await.unwrap().refs();
-    let filler = body.clone().unwrap_or_else(|| empty_body(None));
-    let mut last = refs.create(kind, name, filler.clone()).await.unwrap().sequence;
-    while last + 1 < sequence {
-        last = refs.update(kind, name, last, filler.clone()).await.unwrap().sequence;
-    }
-    match (&body, sequence) {
-        (Some(_), 1) => {}
-        (Some(body), _) => drop(refs.update(kind, name, last, body.clone()).await.unwrap()),
-        (None, _) => refs.remove(kind, name, last).await.unwrap(),
-    }
-    let key = format!("refs/{kind}/{name}/{sequence:020}");
-    let bytes = backend.get(&Path::from(key.as_str())).await.unwrap().bytes().await.unwrap();
-    (key, bytes)
-}
-
-fn empty_body(manifest: Option<ManifestId>) -> RefBody {
-    RefBody { manifest, size: 1 << 20, created: 1, labels: BTreeMap::new() }
 }
 
 /// Checks that the answer is that of what does not exist.

@@ -2,6 +2,7 @@
 
 use super::Gateway;
 use super::limits::{ClientUsage, GatewayLimits};
+use super::names::KnownNames;
 use super::rights::{ReadRights, right};
 use access::{Right, Rules};
 use block::{Error, Result};
@@ -130,6 +131,36 @@ impl Client {
     ) -> Result<Option<Right>> {
         let names = gateway.names(FRESH).await?;
         Ok(right(&gateway.rules(), &self.peer, &names, kind, name))
+    }
+
+    /// The store's names as they are now. The store is listed once a second at the most, so that takes as long.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
+    pub(crate) async fn names_now(&self, gateway: &Gateway) -> Result<Arc<KnownNames>> {
+        tokio::time::sleep(AT_ONCE).await;
+        gateway.names(AT_ONCE).await
+    }
+
+    /// The store's names as they were 10 seconds ago at the most.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
+    pub(crate) async fn names(&self, gateway: &Gateway) -> Result<Arc<KnownNames>> {
+        gateway.names(FRESH).await
+    }
+
+    /// What it may do with a name by these.
+    pub(crate) fn right_by(
+        &self,
+        gateway: &Gateway,
+        names: &KnownNames,
+        kind: RefKind,
+        name: &str,
+    ) -> Option<Right> {
+        right(&gateway.rules(), &self.peer, names, kind, name)
     }
 
     /// What it may do with the name that has these records; `known` is a record of the row that is there.

@@ -6,6 +6,7 @@
 //! | `progress` | whether a connection goes on, or stands still |
 //! | `answer` | from a request to its answer |
 //! | `read`, `listing`, `write` | what the requests do |
+//! | `labels` | what a published record may say in words |
 //! | `checks` | checking what clients bring, at the cost of who brings it |
 //! | `reply` | answers, and the bodies of requests |
 //! | `client` | one client, over all its connections |
@@ -21,6 +22,7 @@ mod checks;
 mod client;
 mod connection;
 mod counters;
+mod labels;
 mod limits;
 mod listing;
 mod names;

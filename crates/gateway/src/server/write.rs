@@ -5,6 +5,7 @@
 
 use super::Gateway;
 use super::client::Client;
+use super::labels;
 use super::limits::RequestPermit;
 use super::read::{RequestedRange, backend_error, may_read};
 use crate::wire::ObjectKey;
@@ -268,6 +269,10 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
             };
             checked.map_err(by_rule)?;
             check_roots(gateway, client, &next.body).await?;
+            if key.kind == RefKind::Disk {
+                labels::check_disk_image(gateway, client, key, before, next).await?;
+            }
+            labels::check_size(gateway, key.kind, before, next).await?;
         }
     }
     match refs.write_keyed(&offered, before.as_ref(), bytes).await? {
@@ -346,7 +351,7 @@ async fn check_snapshot(
     if !own || !succession::is_same_disk(&found.body, &next.body) {
         return Err(Error::fenced(format!("disk {disk:?} is not held by a server of this client")));
     }
-    Ok(())
+    labels::check_snapshot_image(&found, next)
 }
 
 /// Fails unless the client may read every manifest that a record keeps.

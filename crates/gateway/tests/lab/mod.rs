@@ -14,7 +14,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use objects::testing::{ScriptedStore, StoreCall, StoreFault};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -23,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::testing;
-use store::{NewKey, RefBody, RefKind, RefRecord, Secret, Settings, Store, import};
+use store::{ManifestId, NewKey, RefBody, RefKind, RefRecord, Secret, Settings, Store, import};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -236,6 +238,35 @@ pub async fn read_all(device: &dyn Device) -> block::Result<Vec<u8>> {
     let mut bytes = vec![0; device.size() as usize];
     device.read(Span::whole(device.size()), &mut bytes).await?;
     Ok(bytes)
+}
+
+/// The record number `sequence` of a disk's or snapshot's row, as any writer might encode it.
+pub async fn record(
+    kind: RefKind,
+    name: &str,
+    sequence: u64,
+    body: Option<RefBody>,
+) -> (String, Bytes) {
+    let backend: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store = Store::create(Arc::clone(&backend), testing::settings(), testing::world(99));
+    let refs = store.await.unwrap().refs();
+    let filler = body.clone().unwrap_or_else(|| empty_body(None));
+    let mut last = refs.create(kind, name, filler.clone()).await.unwrap().sequence;
+    while last + 1 < sequence {
+        last = refs.update(kind, name, last, filler.clone()).await.unwrap().sequence;
+    }
+    match (&body, sequence) {
+        (Some(_), 1) => {}
+        (Some(body), _) => drop(refs.update(kind, name, last, body.clone()).await.unwrap()),
+        (None, _) => refs.remove(kind, name, last).await.unwrap(),
+    }
+    let key = format!("refs/{kind}/{name}/{sequence:020}");
+    let bytes = backend.get(&Path::from(key.as_str())).await.unwrap().bytes().await.unwrap();
+    (key, bytes)
+}
+
+pub fn empty_body(manifest: Option<ManifestId>) -> RefBody {
+    RefBody { manifest, size: 1 << 20, created: 1, labels: BTreeMap::new() }
 }
 
 /// TLS to the gateway, and nothing above it.

@@ -1,0 +1,136 @@
+//! What records a client may publish of its own disks: none that has the server, with its own rights, find what the
+//! client may not.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod lab;
+
+use disk::{CreateOptions, DiskSource, Disks, Mode};
+use lab::{Lab, Raw, record};
+use std::time::Duration;
+use store::testing::noise;
+use store::{ImageName, RefBody, RefKey, RefKind, RefRecord};
+
+/// A lab in which alice holds her disk, from her own home.
+struct Scene {
+    lab: Lab,
+    secret: RefRecord,
+    home: tempfile::TempDir,
+    disks: Disks,
+    raw: Raw,
+}
+
+async fn scene() -> Scene {
+    let lab = Lab::new().await;
+    let secret = lab.image("secret:1", &noise(1, 1 << 20)).await;
+    lab.image("debian:1", &noise(2, 1 << 20)).await;
+    let server = lab.server_disks();
+    lab.create(&server, "alice", "debian:1").await;
+    server.release("alice").await.unwrap();
+    let (home, disks) = lab.disks("alice", 2).await;
+    disks.take("alice", false).await.unwrap();
+    let raw = lab.raw("alice").await;
+    Scene { lab, secret, home, disks, raw }
+}
+
+impl Scene {
+    async fn disk(&self, name: &str) -> RefRecord {
+        self.lab.store.refs().get(RefKind::Disk, name).await.unwrap().unwrap()
+    }
+
+    /// Publishes what alice's disk says, changed.
+    async fn put(
+        &self,
+        kind: RefKind,
+        name: &str,
+        sequence: u64,
+        change: &dyn Fn(&mut RefBody),
+    ) -> u16 {
+        let mut body = self.disk("alice").await.body;
+        if kind == RefKind::Snapshot {
+            body.labels.retain(|label, _| matches!(label.as_str(), "image" | "uuid"));
+        }
+        change(&mut body);
+        let (key, bytes) = record(kind, name, sequence, Some(body)).await;
+        self.raw.put(&key, bytes).await.status
+    }
+
+    fn name(&self, image: &str) -> impl Fn(&mut RefBody) + use<> {
+        let image = image.to_owned();
+        move |body| drop(body.labels.insert("image".into(), image.clone()))
+    }
+}
+
+#[tokio::test]
+async fn no_disk_and_no_snapshot_says_that_it_belongs_to_a_foreign_image() {
+    let scene = scene().await;
+    let next = scene.disk("alice").await.sequence + 1;
+    // One that is there, one that may come, one that is no version, and one of hers that has another content.
+    scene.lab.image("debian:2", &noise(3, 1 << 20)).await;
+    for image in ["secret:1", "secret:2", "secret", "debian:2"] {
+        let named = scene.name(image);
+        let got = scene.put(RefKind::Snapshot, "alice@s", 1, &named).await;
+        assert_eq!(got, 403, "a snapshot of {image}");
+        assert!(matches!(scene.put(RefKind::Disk, "alice", next, &named).await, 400 | 403));
+        let got = scene.put(RefKind::Disk, "alice-new", 1, &named).await;
+        assert!(matches!(got, 400 | 403), "a new disk of {image}: {got}");
+    }
+    let unnamed = |body: &mut RefBody| drop(body.labels.remove("image"));
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &unnamed).await, 403);
+    assert_eq!(scene.put(RefKind::Snapshot, "alice@s", 1, &unnamed).await, 403);
+    assert_eq!(scene.put(RefKind::Snapshot, "alice@s", 1, &|_| {}).await, 201);
+    // So whatever the server does with it, nothing of hers leads to the secret.
+    let server = scene.lab.server_disks();
+    let from = DiskSource::Snapshot { disk: "alice".into(), snapshot: "s".into() };
+    let options = CreateOptions { size: None, mode: Mode::Persistent };
+    server.create("alice-two", &from, options).await.unwrap();
+    let secret = scene.secret.body.manifest.unwrap();
+    assert!(!scene.disk("alice-two").await.body.roots().unwrap().contains(&secret));
+}
+
+#[tokio::test]
+async fn no_record_has_a_size_that_its_content_cannot_have() {
+    let scene = scene().await;
+    let next = scene.disk("alice").await.sequence + 1;
+    for size in [0, 512, (1 << 20) - 512, (1 << 20) + 1, u64::MAX] {
+        let sized = |body: &mut RefBody| body.size = size;
+        assert_eq!(scene.put(RefKind::Disk, "alice", next, &sized).await, 403, "{size}");
+        assert_eq!(scene.put(RefKind::Snapshot, "alice@s", 1, &sized).await, 403, "{size}");
+    }
+    let grown = |body: &mut RefBody| body.size = 2 << 20;
+    assert_eq!(scene.put(RefKind::Snapshot, "alice@s", 1, &grown).await, 403);
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &grown).await, 201);
+}
+
+#[tokio::test]
+async fn a_disk_whose_image_is_gone_is_snapshot_copied_rolled_back_and_rebased() {
+    let scene = scene().await;
+    let disk = scene.disks.open("alice").await.unwrap();
+    disk.snapshot("before", &()).await.unwrap();
+    scene.lab.store.refs().remove(RefKind::Image, "debian:1", 1).await.unwrap();
+    let bytes = noise(9, 8192);
+    let at = block::Span::whole(bytes.len() as u64);
+    block::Device::write(&*disk, at, &bytes, block::Durability::Durable).await.unwrap();
+    disk.snapshot("after", &()).await.unwrap();
+    disk.rollback("before").await.unwrap();
+    let options = CreateOptions { size: None, mode: Mode::Persistent };
+    let from = DiskSource::Snapshot { disk: "alice".into(), snapshot: "after".into() };
+    scene.disks.create("alice-two", &from, options).await.unwrap();
+    scene.lab.image("debian:2", &noise(3, 2 << 20)).await;
+    // The gateway lists the store once a second. (Time has to pass for that: the connections are real.)
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let onto: ImageName = "debian".parse().unwrap();
+    disk.rebase(&onto, disk::Rebase::Refuse).await.unwrap();
+    let now = scene.disk("alice").await;
+    assert_eq!((now.body.labels["image"].as_str(), now.body.size), ("debian:2", 2 << 20));
+    // A change that fails here is taken back, although the version has gone meanwhile.
+    let earlier = scene.disk("alice-two").await.body.labels["image"].clone();
+    let before = RefKey { kind: RefKind::Disk, row: "alice".into(), sequence: now.sequence - 2 };
+    let before = scene.lab.store.refs().keyed(&before).await.unwrap();
+    let body = before.body().unwrap().clone();
+    assert_eq!(body.labels["image"], earlier);
+    let (key, bytes) = record(RefKind::Disk, "alice", now.sequence + 1, Some(body)).await;
+    assert_eq!(scene.raw.put(&key, bytes).await.status, 201);
+    disk.close().await.unwrap();
+    drop(scene.home);
+}
