@@ -180,6 +180,40 @@ async fn a_rewritten_pack_leads_a_client_to_its_own_chunks_alone() {
 }
 
 #[tokio::test]
+async fn a_map_names_no_foreign_chunk_of_a_rewritten_pack() {
+    let scene = scene().await;
+    let (own, shared) = scene.split().await;
+    // Of the secret that is left, the pack has some of what it has of alice's.
+    let left = scene.lab.image("secret:2", &noise(1, 1 << 20)).await;
+    scene.server.remove("bob").await.unwrap();
+    scene.lab.store.refs().remove(RefKind::Image, "secret:1", 1).await.unwrap();
+    let foreign = scene.chunks(&left).await;
+    let foreign = own.iter().find(|at| foreign.iter().any(|other| other.id == at.id)).unwrap();
+    // What else is in the pack goes, so that it is rewritten.
+    let options = store::gc::GcOptions {
+        grace: Duration::ZERO,
+        stale: Duration::ZERO,
+        rewrite_below: 1.0,
+        ..store::gc::GcOptions::default()
+    };
+    for _ in 0..3 {
+        store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
+    }
+    let moved = scene.lab.store.moved_chunks(&shared[0].pack).await.unwrap().unwrap();
+    assert!(moved.iter().any(|at| at.id == foreign.id), "it was moved with the rest");
+    let gone = scene.lab.store.pack_chunks(&shared[0].pack).await.unwrap_err();
+    assert_eq!(gone.kind(), block::ErrorKind::NotFound);
+    let alice = scene.lab.raw("alice").await;
+    let settings = testing::settings();
+    // At a place in the pack that was that of a chunk of hers.
+    let forged = ChunkRef { pack: shared[0].pack, offset: shared[0].offset, ..*foreign };
+    let (key, bytes) = testing::segment_object(&settings, &[forged]).unwrap();
+    assert_eq!(alice.put(&key, bytes).await.status, 403);
+    let (key, bytes) = testing::segment_object(&settings, &shared[..1]).unwrap();
+    assert_eq!(alice.put(&key, bytes).await.status, 201, "her own may be named where it was");
+}
+
+#[tokio::test]
 async fn names_of_others_are_in_no_listing() {
     let scene = scene().await;
     let alice = scene.lab.raw("alice").await;

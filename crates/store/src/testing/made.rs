@@ -1,0 +1,26 @@
+//! Objects as somebody might make them who keeps to no rule but the formats.
+
+use crate::chunker::PAGE;
+use crate::object;
+use crate::object_kind::ObjectKind;
+use crate::segment::{self, Placed, Segment};
+use crate::{ChunkRef, SegmentId, Settings};
+use block::Result;
+use bytes::Bytes;
+
+/// A segment that names these chunks, one behind the other, and its key.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when there are too many.
+pub fn segment_object(settings: &Settings, chunks: &[ChunkRef]) -> Result<(String, Bytes)> {
+    let mut start = 0;
+    let place = |at: &ChunkRef| {
+        let blocks = at.len / PAGE as u32;
+        start += blocks;
+        Placed { start: start - blocks, blocks, skip: 0, at: *at }
+    };
+    let body = Segment::encode(&chunks.iter().map(place).collect::<Vec<_>>(), 0);
+    let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
+    let key = segment::key(&id);
+    Ok((key.clone(), object::encode(settings, ObjectKind::Segment, &key, &body)?))
+}
