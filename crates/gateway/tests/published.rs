@@ -7,8 +7,10 @@ mod lab;
 
 use disk::{CreateOptions, DiskSource, Disks, Mode};
 use lab::{Lab, Raw, record};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
 use std::time::Duration;
-use store::testing::noise;
+use store::testing::{self, noise};
 use store::{ImageName, RefBody, RefKey, RefKind, RefRecord};
 
 /// A lab in which alice holds her disk, from her own home.
@@ -133,4 +135,41 @@ async fn a_disk_whose_image_is_gone_is_snapshot_copied_rolled_back_and_rebased()
     assert_eq!(scene.raw.put(&key, bytes).await.status, 201);
     disk.close().await.unwrap();
     drop(scene.home);
+}
+
+#[tokio::test]
+async fn a_server_that_never_announced_itself_keeps_its_disks() {
+    let lab = Lab::new().await;
+    lab.image("debian:1", &noise(2, 1 << 20)).await;
+    let server = lab.server_disks();
+    lab.create(&server, "alice", "debian:1").await;
+    let id = server.server().await.unwrap();
+    assert_eq!(lab.store.servers().seen(&id).await.unwrap(), None);
+    let refs = lab.store.refs();
+    let found = refs.get(RefKind::Disk, "alice").await.unwrap().unwrap();
+    let raw = lab.raw("alice").await;
+    let put = async |epoch: u64, holder: &str| {
+        let mut body = found.body.clone();
+        body.labels.insert("epoch".into(), epoch.to_string());
+        body.labels.insert("holder".into(), holder.to_owned());
+        let (key, bytes) = record(RefKind::Disk, "alice", found.sequence + 1, Some(body)).await;
+        raw.put(&key, bytes).await.status
+    };
+    let epoch: u64 = found.body.labels["epoch"].parse().unwrap();
+    // In its name: neither goes on with the disk, nor takes it, nor makes the id hers before.
+    let before = refs.get(RefKind::Disk, "alice").await.unwrap();
+    assert_eq!(put(epoch, &id.to_string()).await, 403);
+    assert_eq!(put(epoch + 1, &id.to_string()).await, 403);
+    let (key, bytes) = testing::server_object(&testing::settings(), &id, "laptop").unwrap();
+    assert_eq!(raw.put(&key, bytes).await.status, 403);
+    assert_eq!(refs.get(RefKind::Disk, "alice").await.unwrap(), before);
+    assert_eq!(lab.store.servers().seen(&id).await.unwrap(), None, "it is as it was");
+    // Nor an id whose announcement is damaged.
+    let other = store::ServerId([7; 16]);
+    let (key, bytes) = testing::server_object(&testing::settings(), &other, "lab").unwrap();
+    let noise = bytes.slice(..bytes.len() - 1);
+    lab.backend.put(&Path::from(key), noise.into()).await.unwrap();
+    assert_eq!(put(epoch + 1, &other.to_string()).await, 403);
+    // As another server she may, since it is not at work.
+    assert_eq!(put(epoch + 1, &store::ServerId([8; 16]).to_string()).await, 201);
 }

@@ -213,12 +213,66 @@ pub fn encode_moved(settings: &Settings, pack: &PackId, chunks: Vec<ChunkRef>) -
     object::encode(settings, ObjectKind::Moved, &moved::key(pack), &Moved::encode(chunks))
 }
 
-/// Announces a server at the request of `owner`, whose word on its host is not taken: the host becomes
-/// `<owner> (<host>)`. An id that was announced otherwise is another one's.
+/// Whose a server's id is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerOwner {
+    /// That of whom it was asked for.
+    This,
+    /// Another one's, or a damaged object keeps it from being told.
+    Other,
+    /// Nobody announced it. It may be of a server that never did.
+    Unknown,
+}
+
+/// Whether a server's id belongs to `owner`.
+///
+/// # Errors
+/// [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied) from the backend.
+pub async fn server_owner(store: &Store, owner: &str, server: &ServerId) -> Result<ServerOwner> {
+    match store.servers().said(server).await {
+        Ok(Some(said)) if said.host.starts_with(&format!("{owner} (")) => Ok(ServerOwner::This),
+        Ok(Some(_)) => Ok(ServerOwner::Other),
+        Ok(None) => Ok(ServerOwner::Unknown),
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            Ok(ServerOwner::Other)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Announces a server, not at work yet, at the request of `owner`, whose it is from now on. Nobody has announced it,
+/// and nothing names it.
+///
+/// # Errors
+/// Any error from the backend.
+pub async fn claim_server(store: &Store, owner: &str, server: &ServerId) -> Result<()> {
+    store.servers().announce(*server, &owned_host(owner, "not at work"), Duration::ZERO).await
+}
+
+/// Checks that an object announces `server`.
+///
+/// # Errors
+/// [`Corrupt`](ErrorKind::Corrupt).
+pub fn check_announcement(store: &Store, server: &ServerId, bytes: Bytes) -> Result<()> {
+    announcement(store, server, bytes).map(drop)
+}
+
+fn announcement(store: &Store, server: &ServerId, bytes: Bytes) -> Result<Announcement> {
+    let key = ObjectKind::Server.key(server);
+    let body = object::decode(store.settings(), ObjectKind::Server, &key, bytes)?;
+    let said = Announcement::decode(&key, &body)?;
+    match said.server == *server {
+        true => Ok(said),
+        false => Err(crate::wire::damaged(&key, "it is of another server")),
+    }
+}
+
+/// Announces a server of `owner` at its request. Its word on the host is not taken: that becomes
+/// `<owner> (<host>)`.
 ///
 /// # Errors
 /// [`Corrupt`](ErrorKind::Corrupt) for what is not an announcement of `server`; [`Denied`](ErrorKind::Denied)
-/// when the id is another one's; [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied)
+/// when the id is not this owner's; [`Unavailable`](ErrorKind::Unavailable) or [`Denied`](ErrorKind::Denied)
 /// from the backend.
 pub async fn announce_for(
     store: &Store,
@@ -226,34 +280,12 @@ pub async fn announce_for(
     server: &ServerId,
     bytes: Bytes,
 ) -> Result<()> {
-    let key = ObjectKind::Server.key(server);
-    let body = object::decode(store.settings(), ObjectKind::Server, &key, bytes)?;
-    let said = Announcement::decode(&key, &body)?;
-    if said.server != *server {
-        return Err(crate::wire::damaged(&key, "it is of another server"));
-    }
-    if !claim_server(store, owner, server).await? {
+    let said = announcement(store, server, bytes)?;
+    if server_owner(store, owner, server).await? != ServerOwner::This {
         return Err(Error::denied(format!("server {server} is not this client's")));
     }
     let host = owned_host(owner, &said.host);
     store.servers().announce(*server, &host, Duration::from_secs(said.seconds)).await
-}
-
-/// Whether a server's id belongs to `owner`. One that was never announced does from now on.
-///
-/// # Errors
-/// Any error from the backend.
-pub async fn claim_server(store: &Store, owner: &str, server: &ServerId) -> Result<bool> {
-    match store.servers().seen(server).await {
-        Ok(Some(seen)) => Ok(seen.host.starts_with(&format!("{owner} ("))),
-        Ok(None) => {
-            let host = owned_host(owner, "not at work");
-            store.servers().announce(*server, &host, Duration::ZERO).await?;
-            Ok(true)
-        }
-        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(false),
-        Err(e) => Err(e),
-    }
 }
 
 /// No host has a name with a space in it, so that nobody is taken for an owner by chance.
@@ -332,12 +364,16 @@ mod tests {
     async fn a_server_belongs_to_who_announced_it_first() {
         let store = store(testing::settings()).await;
         let (here, other) = (ServerId([1; 16]), ServerId([2; 16]));
+        let owner = async |name: &str, server: &ServerId| {
+            server_owner(&store, &format!("cert:{name}"), server).await.unwrap()
+        };
         store.servers().announce(here, "lab", Duration::from_secs(60)).await.unwrap();
-        assert!(!claim_server(&store, "cert:alice", &here).await.unwrap());
-        assert!(claim_server(&store, "cert:alice", &other).await.unwrap());
-        assert!(claim_server(&store, "cert:alice", &other).await.unwrap());
-        assert!(!claim_server(&store, "cert:ali", &other).await.unwrap());
-        assert!(!claim_server(&store, "cert:bob", &other).await.unwrap());
+        assert_eq!(owner("alice", &here).await, ServerOwner::Other);
+        assert_eq!(owner("alice", &other).await, ServerOwner::Unknown);
+        claim_server(&store, "cert:alice", &other).await.unwrap();
+        assert_eq!(owner("alice", &other).await, ServerOwner::This);
+        assert_eq!(owner("ali", &other).await, ServerOwner::Other);
+        assert_eq!(owner("bob", &other).await, ServerOwner::Other);
         let key = ObjectKind::Server.key(&other);
         let said = store.object_store();
         let bytes = objects::get(&*said, &key, 4096).await.unwrap();
@@ -346,5 +382,9 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Denied);
         let error = announce_for(&store, "cert:alice", &here, bytes).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "it is of another server");
+        // One whose object is damaged is nobody's to take.
+        let noise = Bytes::from_static(b"noise");
+        objects::put_over(store.backend(), &ObjectKind::Server.key(&here), noise).await.unwrap();
+        assert_eq!(owner("alice", &here).await, ServerOwner::Other);
     }
 }

@@ -96,27 +96,41 @@ impl Servers<'_> {
     /// # Errors
     /// Any error from the backend.
     pub async fn seen(&self, server: &ServerId) -> Result<Option<ListedServer>> {
-        let (backend, kind) = (self.store.backend(), ObjectKind::Server);
-        let key = kind.key(server);
-        let body = match object::read(backend, self.store.settings(), kind, &key).await {
-            Ok(body) => body,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
+        let Some(said) = self.said(server).await.or_else(|error| match error.kind() {
+            ErrorKind::Corrupt => {
                 tracing::warn!(%error, "a server's lease cannot be read");
-                return Ok(None);
+                Ok(None)
             }
-            Err(e) => return Err(e),
-        };
-        let Ok(said) = Announcement::decode(&key, &body) else { return Ok(None) };
-        if said.server != *server {
+            _ => Err(error),
+        })?
+        else {
             return Ok(None);
-        }
-        let written = self.written(&key).await?;
+        };
+        let written = self.written(&ObjectKind::Server.key(server)).await?;
         // Written after it was looked at: no server seems livelier than it is.
         let now = self.probe().await?;
         let silent = Duration::from_millis(u64::try_from(now - written).unwrap_or(0));
         let lease = Duration::from_secs(said.seconds.min(LONGEST));
         Ok(Some(ListedServer { host: said.host, silent, lease }))
+    }
+
+    /// What a server said last; `None` when it never said anything.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when that is damaged; any error from the backend.
+    pub(crate) async fn said(&self, server: &ServerId) -> Result<Option<Announcement>> {
+        let (backend, kind) = (self.store.backend(), ObjectKind::Server);
+        let key = kind.key(server);
+        let body = match object::read(backend, self.store.settings(), kind, &key).await {
+            Ok(body) => body,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let said = Announcement::decode(&key, &body)?;
+        match said.server == *server {
+            true => Ok(Some(said)),
+            false => Err(damaged(&key, "it is of another server")),
+        }
     }
 
     /// What time it is for the store, in Unix seconds.

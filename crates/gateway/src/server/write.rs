@@ -17,7 +17,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use std::collections::{HashMap, HashSet};
-use store::offered::{self, OfferedPack};
+use store::offered::{self, OfferedPack, ServerOwner};
 use store::{
     ChunkRef, KeyedRecord, ManifestId, PackId, RefBody, RefKey, RefKind, RefRecord, SegmentId,
     ServerId, WriterId,
@@ -66,7 +66,13 @@ pub(crate) async fn put(
             gateway.brought(client, key).await
         }
         ObjectKey::Pin(id) => pin(gateway, client, *id, bytes).await,
-        ObjectKey::Server(id) => offered::announce_for(store, client.owner(), id, bytes).await,
+        ObjectKey::Server(id) => {
+            offered::check_announcement(store, id, bytes.clone())?;
+            if !claim(gateway, client, id).await? {
+                return Err(Error::denied(format!("server {id} is not this client's")));
+            }
+            offered::announce_for(store, client.owner(), id, bytes).await
+        }
         ObjectKey::Clock if bytes == CLOCK => {
             let options = PutOptions::from(PutMode::Overwrite);
             let written = gateway.backend().put_opts(&key.path(), bytes.into(), options).await;
@@ -307,7 +313,7 @@ async fn check_disk(
 ) -> Result<()> {
     let succession = Succession::of(before, next)?;
     let store = gateway.store();
-    if !offered::claim_server(store, client.owner(), &succession.server()).await? {
+    if !claim(gateway, client, &succession.server()).await? {
         return Err(Error::fenced(format!(
             "server {} is not this client's; it cannot hold disk {:?}",
             succession.server(),
@@ -330,10 +336,27 @@ async fn check_disk(
 }
 
 async fn owns(gateway: &Gateway, client: &Client, server: &ServerId) -> Result<bool> {
-    match gateway.store().servers().seen(server).await? {
-        Some(_) => offered::claim_server(gateway.store(), client.owner(), server).await,
-        None => Ok(false),
+    let owner = offered::server_owner(gateway.store(), client.owner(), server).await?;
+    Ok(owner == ServerOwner::This)
+}
+
+/// Whether a server's id is the client's. One that nobody announced is from now on, unless a disk names it: then it is
+/// of a server that never announced itself, and that nobody could tell from this client's any more.
+async fn claim(gateway: &Gateway, client: &Client, server: &ServerId) -> Result<bool> {
+    let store = gateway.store();
+    match offered::server_owner(store, client.owner(), server).await? {
+        ServerOwner::This => return Ok(true),
+        ServerOwner::Other => return Ok(false),
+        ServerOwner::Unknown => {}
     }
+    // The client may have learned the id from a record of a moment ago.
+    let names = client.names_now(gateway).await?;
+    let is_its = |disk: &RefRecord| succession::last_holder(disk).ok().flatten() == Some(*server);
+    if names.records(RefKind::Disk).any(is_its) {
+        return Ok(false);
+    }
+    offered::claim_server(store, client.owner(), server).await?;
+    Ok(true)
 }
 
 /// Fails unless a snapshot is new, and of a disk that a server of this client holds.

@@ -4,8 +4,9 @@ use crate::chunker::PAGE;
 use crate::object;
 use crate::object_kind::ObjectKind;
 use crate::segment::{self, Placed, Segment};
-use crate::{ChunkRef, SegmentId, Settings};
-use block::Result;
+use crate::servers::Announcement;
+use crate::{ChunkRef, SegmentId, ServerId, Settings};
+use block::{Error, Result};
 use bytes::Bytes;
 
 /// A segment that names these chunks, one behind the other, and its key.
@@ -23,4 +24,20 @@ pub fn segment_object(settings: &Settings, chunks: &[ChunkRef]) -> Result<(Strin
     let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
     let key = segment::key(&id);
     Ok((key.clone(), object::encode(settings, ObjectKind::Segment, &key, &body)?))
+}
+
+/// The announcement of a server on a host, for a minute, and its key.
+///
+/// # Errors
+/// [`Internal`](block::ErrorKind::Internal) when it cannot be written.
+pub fn server_object(
+    settings: &Settings,
+    server: &ServerId,
+    host: &str,
+) -> Result<(String, Bytes)> {
+    let said = Announcement { server: *server, host: host.to_owned(), seconds: 60 };
+    let body = serde_json::to_vec(&said)
+        .map_err(|e| Error::internal("a server's lease cannot be written").with_source(e))?;
+    let key = ObjectKind::Server.key(server);
+    Ok((key.clone(), object::encode(settings, ObjectKind::Server, &key, &body)?))
 }
