@@ -173,3 +173,33 @@ async fn a_server_that_never_announced_itself_keeps_its_disks() {
     // As another server she may, since it is not at work.
     assert_eq!(put(epoch + 1, &store::ServerId([8; 16]).to_string()).await, 201);
 }
+
+#[tokio::test]
+async fn no_pin_is_taken_that_keeps_everybody_from_collecting() {
+    let lab = Lab::new().await;
+    lab.image("debian:1", &noise(2, 1 << 20)).await;
+    let options = store::gc::GcOptions { stale: Duration::ZERO, ..Default::default() };
+    store::gc::collect(&lab.store, &options, &()).await.unwrap();
+    let raw = lab.raw("alice").await;
+    let year = 366 * 86_400;
+    let long = "x".repeat(129);
+    let refused = [
+        (u64::MAX, 0, "upload"),
+        (1000, 0, "upload"),
+        (0, u64::MAX, "upload"),
+        (0, year + 1, "upload"),
+        (0, 0, "up\u{1b}[2Jload"),
+        (0, 0, "garbage collection"),
+        (0, 0, &long),
+    ];
+    for (number, (sequence, age, what)) in (1..).zip(refused) {
+        let id = store::WriterId([number; 16]);
+        let (key, bytes) =
+            testing::pin_object(&testing::settings(), id, (sequence, age), what).unwrap();
+        assert_eq!(raw.put(&key, bytes).await.status, 400, "{sequence} {age} {what:?}");
+    }
+    let id = store::WriterId([99; 16]);
+    let (key, bytes) = testing::pin_object(&testing::settings(), id, (0, year), "upload").unwrap();
+    assert_eq!(raw.put(&key, bytes).await.status, 201);
+    store::gc::collect(&lab.store, &options, &()).await.unwrap();
+}

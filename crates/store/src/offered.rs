@@ -3,7 +3,8 @@
 //!
 //! Who may write what, and which other objects an offered one may name, is up to the caller.
 
-use crate::collection::{MAX_HELD, Pin};
+use crate::collection::{CollectionState, MAX_HELD, Pin, pin};
+use crate::gc;
 use crate::manifest_root::{self, check_size};
 use crate::moved::{self, Moved};
 use crate::object;
@@ -121,15 +122,30 @@ pub fn check_manifest(
     Ok(ManifestOutline { size, segments })
 }
 
-/// Checks a session's pin under its key.
+/// Checks a session's pin under its key: that it is one that a session which is no collection could have.
 ///
 /// # Errors
-/// [`Corrupt`](ErrorKind::Corrupt) naming what is wrong.
-pub fn check_pin(settings: &Settings, key: &str, bytes: Bytes) -> Result<PinContent> {
-    let body = object::decode(settings, ObjectKind::Pin, key, bytes)?;
-    let Pin { sequence, holds, .. } = Pin::decode(key, &body)?;
+/// [`Corrupt`](ErrorKind::Corrupt) naming what is wrong; any error from the backend.
+pub async fn check_pin(store: &Store, key: &str, bytes: Bytes) -> Result<PinContent> {
+    let body = object::decode(store.settings(), ObjectKind::Pin, key, bytes)?;
+    let Pin { sequence, age, what, holds } = Pin::decode(key, &body)?;
+    let wrong = |why: &str| Err(crate::wire::damaged(key, why));
     if holds.len() > MAX_HELD {
-        return Err(crate::wire::damaged(key, "it holds too many manifests"));
+        return wrong("it holds too many manifests");
+    }
+    if age > pin::MAX_AGE {
+        return wrong("no session lasts so long");
+    }
+    // It is shown to whoever waits for the session's end.
+    if what.len() > pin::MAX_WHAT || what.chars().any(char::is_control) {
+        return wrong("what it says of its session is too long, or has control characters");
+    }
+    if what == gc::WHAT {
+        return wrong("a collection does not go through another's hands");
+    }
+    // While one is there that says it saw a later record, that one passes for lost, and nobody collects.
+    if sequence > CollectionState::newest(store).await? {
+        return wrong("it has seen a record of garbage collection that there is not");
     }
     Ok(PinContent { sequence, holds })
 }

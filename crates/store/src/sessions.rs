@@ -35,7 +35,7 @@ pub async fn list(store: &Store) -> Result<Vec<PinInfo>> {
     let info = |seen: census::ListedPin| {
         let id = seen.meta.location.as_ref().rsplit_once('/')?.1.parse().ok()?;
         let silent = now.saturating_sub(seconds(&seen.meta));
-        let age = seen.pin.as_ref().map_or(0, |pin| pin.age) + silent;
+        let age = seen.pin.as_ref().map_or(0, |pin| pin.age).saturating_add(silent);
         Some(PinInfo { id, what: seen.pin.map(|pin| pin.what), age, silent })
     };
     Ok(seen.into_iter().filter_map(info).collect())

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 mod held;
 mod made;
 pub use held::held_chunks;
-pub use made::{segment_object, server_object};
+pub use made::{pin_object, segment_object, server_object};
 
 /// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.
 pub const NOW: u64 = 1_767_225_600;

@@ -214,7 +214,7 @@ async fn check_chunks(gateway: &Gateway, client: &Client, chunks: Vec<ChunkRef>)
 
 async fn pin(gateway: &Gateway, client: &Client, id: WriterId, bytes: Bytes) -> Result<()> {
     let key = ObjectKey::Pin(id);
-    let content = offered::check_pin(gateway.store().settings(), &key.text(), bytes.clone())?;
+    let content = offered::check_pin(gateway.store(), &key.text(), bytes.clone()).await?;
     for manifest in content.holds {
         check_named(gateway, client, manifest).await?;
     }

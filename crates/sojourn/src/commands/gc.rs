@@ -1,7 +1,7 @@
 //! `sojourn gc`: deleting what no name needs any more.
 
 use super::runnable::{Invocation, Runnable, writes};
-use crate::output::Output;
+use crate::output::{Output, visible};
 use crate::progress::Bar;
 use crate::stores;
 use block::{ByteSize, Error, Result, offload};
@@ -113,7 +113,8 @@ fn text(view: &GcView) -> String {
             let _ = write!(text, ", for {}", span(waiting.seconds));
         }
         if !waiting.sessions.is_empty() {
-            let _ = write!(text, ", until the end of: {}", waiting.sessions.join(", "));
+            // In their own words, which a gateway's client may have chosen.
+            let _ = write!(text, ", until the end of: {}", visible(&waiting.sessions.join(", ")));
         }
         text.push('\n');
     }
@@ -168,6 +169,7 @@ fn share(text: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::gc::WaitingGarbage;
 
     #[test]
     fn times_and_shares_are_read_as_people_write_them() {
@@ -183,5 +185,17 @@ mod tests {
             assert!(share(bad).is_err(), "{bad}");
         }
         assert_eq!((span(90), span(86_400)), ("2 m".into(), "1 d".into()));
+    }
+
+    #[test]
+    fn what_sessions_say_of_themselves_gives_a_terminal_no_orders() {
+        let waiting = WaitingGarbage {
+            garbage: Amount::default(),
+            seconds: 0,
+            sessions: vec!["up\u{1b}[2Jload".into()],
+        };
+        let report = GcReport { waiting: vec![waiting], ..GcReport::default() };
+        let shown = text(&GcView { report, left_over: Amount::default() });
+        assert!(shown.contains("up\\u{1b}[2Jload"), "{shown:?}");
     }
 }

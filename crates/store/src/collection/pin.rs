@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_HELD: usize = 32;
 /// The longest text of what a session does, in bytes.
 pub(crate) const MAX_WHAT: usize = 128;
+/// The longest that a session goes on, in seconds, as a server takes it from others: a year.
+pub(crate) const MAX_AGE: u64 = 366 * 86_400;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

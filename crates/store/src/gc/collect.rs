@@ -218,7 +218,7 @@ impl Round<'_> {
             .iter()
             .map(|seen| {
                 let age = seen.pin.as_ref().map_or(0, |pin| pin.age);
-                seconds(&seen.meta).saturating_sub(age + SLACK)
+                seconds(&seen.meta).saturating_sub(age.saturating_add(SLACK))
             })
             .min()
             .unwrap_or(u64::MAX);

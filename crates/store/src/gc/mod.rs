@@ -40,6 +40,7 @@ pub use collect::collect;
 pub(crate) use collect::is_at_work;
 pub(crate) use damage::replace_lists;
 pub use report::{GcOptions, GcReport, LiveObjects, WaitingGarbage};
+pub(crate) use round::WHAT;
 
 #[cfg(test)]
 mod tests;

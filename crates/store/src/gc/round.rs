@@ -15,7 +15,7 @@ use object_store::ObjectMeta;
 use std::collections::BTreeMap;
 
 /// What a collection calls itself.
-pub(super) const WHAT: &str = "garbage collection";
+pub(crate) const WHAT: &str = "garbage collection";
 
 /// A collection, or a mending of its lists, at work: in a session of its own.
 pub(super) struct Round<'a> {

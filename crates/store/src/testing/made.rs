@@ -1,11 +1,12 @@
 //! Objects as somebody might make them who keeps to no rule but the formats.
 
 use crate::chunker::PAGE;
+use crate::collection::Pin;
 use crate::object;
 use crate::object_kind::ObjectKind;
 use crate::segment::{self, Placed, Segment};
 use crate::servers::Announcement;
-use crate::{ChunkRef, SegmentId, ServerId, Settings};
+use crate::{ChunkRef, SegmentId, ServerId, Settings, WriterId};
 use block::{Error, Result};
 use bytes::Bytes;
 
@@ -24,6 +25,23 @@ pub fn segment_object(settings: &Settings, chunks: &[ChunkRef]) -> Result<(Strin
     let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
     let key = segment::key(&id);
     Ok((key.clone(), object::encode(settings, ObjectKind::Segment, &key, &body)?))
+}
+
+/// The pin `id` of a session that holds nothing, and its key.
+///
+/// # Errors
+/// [`Internal`](block::ErrorKind::Internal) when it cannot be written.
+pub fn pin_object(
+    settings: &Settings,
+    id: WriterId,
+    (sequence, age): (u64, u64),
+    what: &str,
+) -> Result<(String, Bytes)> {
+    let pin = Pin { sequence, age, what: what.to_owned(), holds: Vec::new() };
+    let body = serde_json::to_vec(&pin)
+        .map_err(|e| Error::internal("a pin cannot be written").with_source(e))?;
+    let key = ObjectKind::Pin.key(&id);
+    Ok((key.clone(), object::encode(settings, ObjectKind::Pin, &key, &body)?))
 }
 
 /// The announcement of a server on a host, for a minute, and its key.

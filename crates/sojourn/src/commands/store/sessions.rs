@@ -1,6 +1,6 @@
 //! `sojourn store sessions`: who writes to the store, and ending what died.
 
-use crate::output::{Output, Table};
+use crate::output::{Output, Table, visible};
 use crate::stores;
 use block::{Error, Result};
 use clap::Subcommand;
@@ -66,20 +66,15 @@ fn by_start<'p>(pins: &'p [PinInfo], start: &str) -> Result<&'p PinInfo> {
     }
 }
 
-fn what(pin: &PinInfo) -> &str {
-    pin.what.as_deref().unwrap_or("damaged")
+fn what(pin: &PinInfo) -> String {
+    visible(pin.what.as_deref().unwrap_or("damaged"))
 }
 
 fn table(pins: &[PinInfo]) -> String {
     let mut table = Table::new(&["ID", "WHAT", ">GOING ON", ">SILENT"]);
     let minutes = |seconds: u64| format!("{} m", seconds / 60);
     for pin in pins {
-        table.row([
-            pin.id.to_string(),
-            what(pin).to_owned(),
-            minutes(pin.age),
-            minutes(pin.silent),
-        ]);
+        table.row([pin.id.to_string(), what(pin), minutes(pin.age), minutes(pin.silent)]);
     }
     table.render()
 }
