@@ -203,3 +203,46 @@ async fn no_pin_is_taken_that_keeps_everybody_from_collecting() {
     assert_eq!(raw.put(&key, bytes).await.status, 201);
     store::gc::collect(&lab.store, &options, &()).await.unwrap();
 }
+
+#[tokio::test]
+async fn no_name_leads_to_what_was_collected_or_is_about_to_be() {
+    let scene = scene().await;
+    let secret = scene.secret.body.manifest.unwrap();
+    let segment = scene.lab.store.manifest_segments(&secret).await.unwrap()[0];
+    let pack = scene.lab.store.segment_chunks(&segment).await.unwrap()[0].pack;
+    let keys =
+        [format!("packs/{pack}"), format!("segments/{segment}"), format!("manifests/{secret}")];
+    for key in &keys {
+        let bytes = scene.lab.backend.get(&Path::from(key.as_str())).await.unwrap();
+        let got = scene.raw.put(key, bytes.bytes().await.unwrap()).await;
+        assert_eq!(got.status, 201, "{key}");
+    }
+    // Nobody else keeps it any more, and she has no session.
+    scene.lab.store.refs().remove(RefKind::Image, "secret:1", 1).await.unwrap();
+    let next = scene.disk("alice").await.sequence + 1;
+    let holds = |body: &mut RefBody| body.manifest = Some(secret);
+    let pack = Path::from(keys[0].as_str());
+    let content = scene.lab.backend.get(&pack).await.unwrap().bytes().await.unwrap();
+    scene.lab.backend.delete(&pack).await.unwrap();
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &holds).await, 403, "its pack is gone");
+    assert_eq!(scene.raw.put(&keys[0], content).await.status, 201);
+    // A collection condemns it between the check and the writing, or before.
+    let options = store::gc::GcOptions { stale: Duration::ZERO, ..Default::default() };
+    let report = store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
+    assert!(report.found.objects >= 3, "{report:?}");
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &holds).await, 403, "it is condemned");
+    // A session that began before keeps it from being deleted.
+    let id = store::WriterId([5; 16]);
+    let (pin, bytes) = testing::pin_object(&testing::settings(), id, (0, 0), "upload").unwrap();
+    assert_eq!(scene.raw.put(&pin, bytes).await.status, 201);
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &holds).await, 201);
+    let now = scene.lab.store.refs().get(RefKind::Disk, "alice").await.unwrap().unwrap();
+    let mut back = now.body.clone();
+    back.manifest = back.labels["origin"].parse().ok();
+    scene.lab.store.refs().update(RefKind::Disk, "alice", now.sequence, back).await.unwrap();
+    assert_eq!(scene.raw.delete(&pin).await.status, 204);
+    let options = store::gc::GcOptions { grace: Duration::ZERO, ..options };
+    let report = store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
+    assert_eq!(report.doubts, Vec::<String>::new(), "garbage is collected");
+    assert!(report.freed.objects >= 3, "{report:?}");
+}

@@ -3,6 +3,10 @@
 //!
 //! Who may write what, and which other objects an offered one may name, is up to the caller.
 
+mod kept;
+
+pub use kept::KeptObjects;
+
 use crate::collection::{CollectionState, MAX_HELD, Pin, pin};
 use crate::gc;
 use crate::manifest_root::{self, check_size};

@@ -4,6 +4,7 @@ use super::Gateway;
 use super::limits::{ClientUsage, GatewayLimits};
 use super::names::KnownNames;
 use super::rights::{ReadRights, right};
+use super::whole::WholeSegments;
 use access::{Right, Rules};
 use block::{Error, Result};
 use nbd::Peer;
@@ -22,6 +23,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 /// Sessions of one client at the same time, counted by their pins. A process that is killed in the middle of an upload
 /// leaves one, and the next one is to get on all the same.
 const MOST_PINS: usize = 1024;
+/// Pins of one client that are read to see which of its sessions are at work.
+const MOST_LOOKED_AT: usize = 16;
 /// How long a pin counts that was not deleted: twice the time after which one that lives is renewed, as another one.
 const PIN_LIFE: Duration = Duration::from_secs(2 * 3600);
 
@@ -32,6 +35,7 @@ pub(crate) struct Client {
     peer: Peer,
     pub(crate) usage: ClientUsage,
     pub(crate) rights: ReadRights,
+    pub(crate) whole: Mutex<WholeSegments>,
     pins: Mutex<VecDeque<(Instant, WriterId)>>,
     connections: Mutex<VecDeque<Arc<Notify>>>,
 }
@@ -44,6 +48,7 @@ impl Client {
             peer,
             usage: ClientUsage::new(limits),
             rights: ReadRights::default(),
+            whole: Mutex::default(),
             pins: Mutex::default(),
             connections: Mutex::default(),
         }
@@ -215,6 +220,11 @@ impl Client {
         }
         pins.push_back((Instant::now(), id));
         Ok(())
+    }
+
+    /// The pins that were counted in last and not out.
+    pub(crate) fn newest_pins(&self) -> Vec<WriterId> {
+        self.pins.lock().iter().rev().take(MOST_LOOKED_AT).map(|(_, id)| *id).collect()
     }
 
     /// Counts a session's pin out.

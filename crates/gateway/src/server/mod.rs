@@ -7,6 +7,7 @@
 //! | `answer` | from a request to its answer |
 //! | `read`, `listing`, `write` | what the requests do |
 //! | `labels` | what a published record may say in words |
+//! | `whole` | which segments were found to be all there: pure |
 //! | `checks` | checking what clients bring, at the cost of who brings it |
 //! | `reply` | answers, and the bodies of requests |
 //! | `client` | one client, over all its connections |
@@ -32,6 +33,7 @@ mod reply;
 mod rights;
 mod spans;
 mod uploads;
+mod whole;
 mod write;
 
 pub use connection::Conversation;

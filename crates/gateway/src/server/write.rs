@@ -17,7 +17,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use std::collections::{HashMap, HashSet};
-use store::offered::{self, OfferedPack, ServerOwner};
+use store::offered::{self, KeptObjects, OfferedPack, ServerOwner};
 use store::{
     ChunkRef, KeyedRecord, ManifestId, PackId, RefBody, RefKey, RefKind, RefRecord, SegmentId,
     ServerId, WriterId,
@@ -25,6 +25,8 @@ use store::{
 
 /// Objects that are looked for at the same time.
 const LOOKS: usize = 64;
+/// Segments that are looked through at the same time.
+const SEGMENTS: usize = 4;
 /// What the store's clock is written with.
 const CLOCK: &[u8] = b"clock\n";
 
@@ -116,44 +118,102 @@ fn not_there(key: &ObjectKey) -> Error {
     ))
 }
 
-/// Fails unless the client may name a manifest, and it leads somewhere. A name that leads to what was collected
-/// would keep everybody's garbage from being collected.
-async fn check_named(gateway: &Gateway, client: &Client, id: ManifestId) -> Result<()> {
-    let key = ObjectKey::Manifest(id);
-    must_read(gateway, client, key.clone()).await?;
-    // What a name leads to already is kept.
-    if client.rights.manifest(&id) {
+/// Fails unless the client may name a manifest, and it leads somewhere. `kept` is what is there, once that was asked
+/// for.
+async fn check_named(
+    gateway: &Gateway,
+    client: &Client,
+    id: ManifestId,
+    kept: &mut Option<KeptObjects>,
+) -> Result<()> {
+    must_read(gateway, client, ObjectKey::Manifest(id)).await?;
+    // What a name leads to already is kept; it may have got that a moment ago.
+    if client.rights.manifest(&id)
+        || (client.look_again(gateway).await? && client.rights.manifest(&id))
+    {
         return Ok(());
     }
-    must_be_there(gateway, vec![key.clone()]).await?;
-    match gateway.store().manifest_segments(&id).await {
-        Ok(segments) => check_segments(gateway, client, segments.into_iter().collect()).await,
-        Err(e) if e.kind() == ErrorKind::NotFound => Err(not_there(&key)),
-        Err(e) => Err(e),
-    }
+    let kept = match kept {
+        Some(kept) => kept,
+        None => kept.insert(gateway.store().kept_objects(&client.newest_pins()).await?),
+    };
+    check_whole(gateway, client, kept, id).await
 }
 
-/// Fails unless the client may name all of these segments, and they are there.
+/// Fails unless a manifest that no name leads to is there, its segments, which the client may name, and their chunks.
+async fn check_whole(
+    gateway: &Gateway,
+    client: &Client,
+    kept: &KeptObjects,
+    id: ManifestId,
+) -> Result<()> {
+    let key = ObjectKey::Manifest(id);
+    if !kept.has(&key.text()).await? {
+        return Err(not_there(&key));
+    }
+    let segments = match gateway.store().manifest_segments(&id).await {
+        Ok(segments) => segments.into_iter().collect(),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(not_there(&key)),
+        Err(e) => return Err(e),
+    };
+    let brought = check_segments(gateway, client, segments).await?;
+    let each = stream::iter(brought).map(|id| check_whole_segment(gateway, client, kept, id));
+    each.buffer_unordered(SEGMENTS).try_collect().await
+}
+
+/// The same of a segment that the client has brought, and no name leads to.
+async fn check_whole_segment(
+    gateway: &Gateway,
+    client: &Client,
+    kept: &KeptObjects,
+    id: SegmentId,
+) -> Result<()> {
+    let (store, basis) = (gateway.store(), kept.basis());
+    if client.whole.lock().has(basis, &id) {
+        return Ok(());
+    }
+    let key = ObjectKey::Segment(id);
+    if !kept.has(&key.text()).await? {
+        return Err(not_there(&key));
+    }
+    let chunks = match store.segment_chunks(&id).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(not_there(&key)),
+        chunks => chunks?,
+    };
+    for at in kept.lost(chunks).await? {
+        let start = u64::from(at.offset);
+        // What a name leads to already is kept, although it was condemned once.
+        if !client.rights.range(store, &at.pack, start, start + u64::from(at.stored)).await? {
+            return Err(not_there(&ObjectKey::Pack(at.pack)));
+        }
+    }
+    client.whole.lock().add(basis, id);
+    Ok(())
+}
+
+/// Fails unless the client may name all of these segments, and they are there. Gives the ones that no name leads to.
 async fn check_segments(
     gateway: &Gateway,
     client: &Client,
     segments: HashSet<SegmentId>,
-) -> Result<()> {
+) -> Result<Vec<SegmentId>> {
     client.refresh(gateway).await?;
     let mut brought = Vec::new();
     for segment in segments {
         if !client.rights.segment(gateway.store(), &segment).await? {
             let key = ObjectKey::Segment(segment);
-            must_read(gateway, client, key.clone()).await?;
-            brought.push(key);
+            must_read(gateway, client, key).await?;
+            brought.push(segment);
         }
     }
-    must_be_there(gateway, brought).await
+    must_be_there(gateway, &brought).await?;
+    Ok(brought)
 }
 
-/// Fails unless all of these objects are there: who brought one without a session may have lost it to a collection.
-async fn must_be_there(gateway: &Gateway, keys: Vec<ObjectKey>) -> Result<()> {
-    let looked = stream::iter(keys).map(|key| async move {
+/// Fails unless all of these are there: who brought one without a session may have lost it to a collection.
+async fn must_be_there(gateway: &Gateway, segments: &[SegmentId]) -> Result<()> {
+    let looked = stream::iter(segments.to_vec()).map(|id| async move {
+        let key = ObjectKey::Segment(id);
         match gateway.backend().head(&key.path()).await {
             Ok(_) => Ok(()),
             Err(object_store::Error::NotFound { .. }) => Err(not_there(&key)),
@@ -215,8 +275,9 @@ async fn check_chunks(gateway: &Gateway, client: &Client, chunks: Vec<ChunkRef>)
 async fn pin(gateway: &Gateway, client: &Client, id: WriterId, bytes: Bytes) -> Result<()> {
     let key = ObjectKey::Pin(id);
     let content = offered::check_pin(gateway.store(), &key.text(), bytes.clone()).await?;
+    let mut kept = None;
     for manifest in content.holds {
-        check_named(gateway, client, manifest).await?;
+        check_named(gateway, client, manifest, &mut kept).await?;
     }
     client.pin(id)?;
     let path = key.path();
@@ -280,11 +341,17 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
                 _ => check_snapshot(gateway, client, before, next).await,
             };
             checked.map_err(by_rule)?;
-            check_roots(gateway, client, &next.body).await?;
+            let kept = check_roots(gateway, client, &next.body).await?;
             if key.kind == RefKind::Disk {
                 labels::check_disk_image(gateway, client, key, before, next).await?;
             }
             labels::check_size(gateway, key.kind, before, next).await?;
+            // What was there when it was looked for may have been condemned meanwhile.
+            if let Some(kept) = kept
+                && !kept.is_current().await?
+            {
+                return Err(Error::unavailable("garbage was collected meanwhile; ask again"));
+            }
         }
     }
     match refs.write_keyed(&offered, before.as_ref(), bytes).await? {
@@ -383,14 +450,20 @@ async fn check_snapshot(
     labels::check_snapshot_image(&found, next)
 }
 
-/// Fails unless the client may read every manifest that a record keeps.
-async fn check_roots(gateway: &Gateway, client: &Client, body: &RefBody) -> Result<()> {
+/// Fails unless the client may read every manifest that a record keeps, and all that these lead to is there. Gives
+/// what that was found by, when something was looked for.
+async fn check_roots(
+    gateway: &Gateway,
+    client: &Client,
+    body: &RefBody,
+) -> Result<Option<KeptObjects>> {
     if body.boot_list()?.is_some() || body.boot_copy()?.is_some() {
         return Err(Error::denied("only image versions have boot lists"));
     }
     let roots: HashSet<ManifestId> = body.roots()?.into_iter().collect();
+    let mut kept = None;
     for manifest in roots {
-        check_named(gateway, client, manifest).await?;
+        check_named(gateway, client, manifest, &mut kept).await?;
     }
-    Ok(())
+    Ok(kept)
 }
