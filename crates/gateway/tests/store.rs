@@ -129,6 +129,22 @@ async fn a_batch_over_a_link_that_breaks_every_mebibyte_comes_bit_by_bit() {
 }
 
 #[tokio::test]
+async fn a_range_that_goes_beyond_the_end_gives_what_there_is() {
+    let lab = Lab::new().await;
+    lab.image("debian:1", &image()).await;
+    let raw = lab.raw("alice").await;
+    let whole = raw.object("store.json").await.body;
+    let (size, last) = (whole.len() as u64, &whole[whole.len() - 4..]);
+    let got = raw.range("store.json", size - 4, size + 100).await;
+    assert_eq!((got.status, &got.body[..]), (206, last));
+    assert_eq!(got.headers["content-range"], format!("bytes {}-{}/*", size - 4, size - 1));
+    assert_eq!(raw.range("store.json", size, size + 1).await.status, 400);
+    let body = format!("store.json {} 100\nstore.json {size} 1\n", size - 4);
+    let got = raw.send("POST", "/v1/ranges", &[], body.into()).await;
+    assert_eq!(got.body, [&4u32.to_le_bytes()[..], last, &u32::MAX.to_le_bytes()].concat());
+}
+
+#[tokio::test]
 async fn errors_have_the_kinds_that_a_store_expects() {
     use object_store::Error;
     let lab = Lab::new().await;

@@ -46,6 +46,7 @@ pub(crate) async fn answer(
                 let (client, error) = (client.peer(), error.message());
                 tracing::warn!(%client, %method, path, error, "refused");
             }
+            read::tell_of_failure(gateway, client, &error);
             problem(&error, progress)
         }
     };

@@ -83,6 +83,7 @@ pub struct Gateway {
     clients: Mutex<HashMap<String, Arc<Client>>>,
     places: Arc<Semaphore>,
     refusals: Refusals,
+    failures: Refusals,
     tally: Arc<LiveGatewayCounters>,
     draining: watch::Sender<bool>,
 }
@@ -113,6 +114,7 @@ impl Gateway {
             clients: Mutex::default(),
             places: Arc::new(Semaphore::new(limits.all_connections)),
             refusals: Refusals::default(),
+            failures: Refusals::default(),
             tally: Arc::default(),
             draining: watch::Sender::new(false),
         }))
@@ -251,6 +253,11 @@ impl Gateway {
 
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    /// Requests that failed by the store.
+    pub(crate) fn failures(&self) -> &Refusals {
+        &self.failures
     }
 
     pub(crate) fn rules(&self) -> Arc<Rules> {

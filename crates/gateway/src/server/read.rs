@@ -34,10 +34,18 @@ pub(crate) fn absent() -> Error {
 pub(crate) fn backend_error(error: object_store::Error) -> Error {
     match error {
         object_store::Error::NotFound { .. } => absent(),
-        error => {
-            tracing::warn!(%error, "the store of a gateway fails");
-            Error::unavailable("the store cannot be reached just now; ask again later")
-        }
+        error => Error::unavailable("the store cannot be reached just now; ask again later")
+            .with_source(error),
+    }
+}
+
+/// Logs that a request failed by the store, though not each of many.
+pub(crate) fn tell_of_failure(gateway: &Gateway, client: &Client, error: &Error) {
+    if error.kind() == ErrorKind::Unavailable
+        && let Some(source) = std::error::Error::source(error)
+        && gateway.failures().note(client.peer())
+    {
+        tracing::warn!(client = client.name(), error = %source, "the store of a gateway fails");
     }
 }
 
@@ -213,8 +221,21 @@ async fn part(
 
 /// The bytes of a range, or as many as there are; none is an error.
 async fn read_part(backend: &dyn ObjectStore, path: &Path, range: &Range<u64>) -> Result<Bytes> {
-    let read = backend.get_ranges(path, std::slice::from_ref(range)).await;
-    let bytes = read.map_err(backend_error)?.pop().unwrap_or_default();
+    let get = async |range: Range<u64>| {
+        let read = backend.get_ranges(path, std::slice::from_ref(&range)).await;
+        read.map(|mut parts| parts.pop().unwrap_or_default())
+    };
+    let read = match get(range.clone()).await {
+        Ok(bytes) => Ok(bytes),
+        Err(error @ object_store::Error::NotFound { .. }) => Err(error),
+        // To some stores it is an error that an object ends before a range does.
+        Err(error) => match backend.head(path).await.map_err(backend_error)?.size {
+            size if size >= range.end => Err(error),
+            size if size <= range.start => Ok(Bytes::new()),
+            size => get(range.start..size).await,
+        },
+    };
+    let bytes = read.map_err(backend_error)?;
     if bytes.is_empty() {
         return Err(Error::invalid("the object ends before this range"));
     }
@@ -236,6 +257,7 @@ pub(crate) async fn batch(
     let total: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
     gateway_memory(client, &mut turn, total).await?;
     let (gateway, client) = (Arc::clone(gateway), Arc::clone(client));
+    let (telling, told) = (Arc::clone(&gateway), Arc::clone(&client));
     let read = stream::iter(parts)
         .map(move |part| {
             let (gateway, client) = (Arc::clone(&gateway), Arc::clone(&client));
@@ -246,7 +268,7 @@ pub(crate) async fn batch(
             async move { task.join_next().await }
         })
         .buffered(AHEAD)
-        .map(|joined| {
+        .map(move |joined| {
             let read = match joined {
                 Some(Ok(read)) => read,
                 _ => Err(Error::internal("a part of a batch was not read to its end")),
@@ -258,7 +280,10 @@ pub(crate) async fn batch(
                 }
                 Ok(None) => vec![Ok(Bytes::copy_from_slice(&ABSENT.to_le_bytes()))],
                 // The stream is reset: the client sees that it is not a matter of one part.
-                Err(e) => vec![Err(io::Error::other(e.message().to_owned()))],
+                Err(e) => {
+                    tell_of_failure(&telling, &told, &e);
+                    vec![Err(io::Error::other(e.message().to_owned()))]
+                }
             };
             stream::iter(pieces)
         })
