@@ -70,6 +70,12 @@ impl Caller {
         !self.is_limited() || disk_of(user).is_some_and(|disk| self.sees_disk(disk))
     }
 
+    /// Takes out where an image version came from when that names a disk that it may not see.
+    pub(crate) fn hide_source(&self, source: &mut Option<String>) {
+        let is_foreign = |from: &String| disk_of(from).is_some_and(|disk| !self.sees_disk(disk));
+        *source = source.take().filter(|from| !is_foreign(from));
+    }
+
     /// Fails when it may not see the disk of this name, be there one or not.
     ///
     /// # Errors
@@ -362,6 +368,24 @@ mod tests {
         match authority.caller(&method, path, headers).await {
             Ok(_) => 200,
             Err(unanswered) => unanswered.status.as_u16(),
+        }
+    }
+
+    #[test]
+    fn where_a_version_came_from_names_no_disk_that_its_reader_may_not_see() {
+        let limited =
+            Token { images: Some(vec!["debian".into()]), ..token(TokenRight::Read, &["ci-*"]) };
+        let limited = Caller { token: Some(Arc::new(limited)), ..Caller::default() };
+        for (caller, from, is_shown) in [
+            (&limited, "disk ci-1", true),
+            (&limited, "disk alice", false),
+            (&limited, "snapshot alice@s", false),
+            (&limited, "debian.qcow2", true),
+            (&Caller::default(), "disk alice", true),
+        ] {
+            let mut source = Some(from.to_owned());
+            caller.hide_source(&mut source);
+            assert_eq!(source.is_some(), is_shown, "{from}");
         }
     }
 

@@ -53,6 +53,10 @@ impl Lists {
         let _anew = self.anew.lock().await;
         let mut list = disks(running, running.changes()).await?;
         list.disks.retain(|disk| caller.sees_disk(&disk.name));
+        if caller.is_limited() {
+            // How much goes on at the server tells of the disks that it does not see.
+            list.changes = 0;
+        }
         json(&list)
     }
 
@@ -82,7 +86,10 @@ impl Lists {
         list.images.retain(|version| caller.sees_image(&version.image));
         if caller.is_limited() {
             let seen = |user: &String| caller.sees_user(user);
-            list.images.iter_mut().for_each(|version| version.used_by.retain(seen));
+            for version in &mut list.images {
+                version.used_by.retain(seen);
+                caller.hide_source(&mut version.source);
+            }
         }
         json(&list)
     }

@@ -156,6 +156,7 @@ impl HttpApi {
             // The newest may be another one than the token is for.
             caller.must_see_image(&found.image.image)?;
             found.used_by.retain(|user| caller.sees_user(user));
+            caller.hide_source(&mut found.image.source);
             Ok::<_, Error>(found)
         };
         match looked.await {
