@@ -20,6 +20,10 @@ pub struct PeerCredentials {
     pub server: Arc<ServerConfig>,
     /// For those that are asked.
     pub client: Arc<ClientConfig>,
+    /// The certificates and lists that they were made of, each as it is in its file.
+    files: Vec<Vec<u8>>,
+    /// Whether there is a list of what was revoked.
+    has_list: bool,
 }
 
 impl PeerCredentials {
@@ -41,17 +45,22 @@ impl PeerCredentials {
             Error::invalid(format!("{}: {why}", dir.join(file).display()))
         };
         let no_tls = |e: rustls::Error| Error::internal(format!("TLS 1.3 is not there: {e}"));
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut files) = (RootCertStore::empty(), Vec::new());
         for authority in all::<CertificateDer<'static>>(dir, files::CA_CERTIFICATE)? {
+            files.push(authority.to_vec());
             roots.add(authority).map_err(|e| wrong(files::CA_CERTIFICATE, &e))?;
         }
         let provider = Arc::new(cryptography::provider());
+        let lists = revoked(dir)?;
+        let has_list = !lists.is_empty();
+        files.extend(lists.iter().map(|list| list.to_vec()));
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .with_crls(revoked(dir)?)
+                .with_crls(lists)
                 .build()
                 .map_err(|e| wrong(files::REVOKED, &e))?;
         let chain = all::<CertificateDer<'static>>(dir, files::CLIENT_CERTIFICATE)?;
+        files.extend(chain.iter().map(|certificate| certificate.to_vec()));
         let key = PrivateKeyDer::from_pem_slice(&files::read_key(&dir.join(files::CLIENT_KEY))?)
             .map_err(|e| wrong(files::CLIENT_KEY, &e))?;
         let unfit = |e: rustls::Error| wrong(files::CLIENT_CERTIFICATE, &e);
@@ -73,7 +82,22 @@ impl PeerCredentials {
             .with_client_auth_cert(chain, key)
             .map_err(unfit)?;
         client.resumption = Resumption::disabled();
-        Ok(Self { server: Arc::new(server), client: Arc::new(client) })
+        Ok(Self { server: Arc::new(server), client: Arc::new(client), files, has_list })
+    }
+
+    /// Reads the directory again; `None` when it is as it was.
+    ///
+    /// # Errors
+    /// Any error from [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
+    /// was revoked is gone: without it everybody on it would be a peer again.
+    pub fn reload(&self, dir: &Path) -> Result<Option<Self>> {
+        let read = Self::load(dir)?;
+        if self.has_list && !read.has_list {
+            let list = dir.join(files::REVOKED);
+            let list = list.display();
+            return Err(Error::not_found(format!("{list} is gone; put it back, or restart")));
+        }
+        Ok((read.files != self.files).then_some(read))
     }
 }
 
@@ -201,7 +225,12 @@ mod tests {
         assert!(agree(&alice, &bob) && agree(&bob, &alice));
         authority.revoke("bob").unwrap();
         std::fs::copy(tls.join("ca-crl.pem"), alice_dir.join("ca-crl.pem")).unwrap();
-        let alice = PeerCredentials::load(&alice_dir).unwrap();
+        let alice = alice.reload(&alice_dir).unwrap().expect("there is a list now");
         assert!(!agree(&alice, &bob) && !agree(&bob, &alice));
+        assert!(alice.reload(&alice_dir).unwrap().is_none(), "nothing has changed");
+        // A list that is gone lets nobody in again.
+        std::fs::remove_file(alice_dir.join("ca-crl.pem")).unwrap();
+        let error = alice.reload(&alice_dir).unwrap_err();
+        assert_eq!(error.kind(), block::ErrorKind::NotFound, "{error}");
     }
 }

@@ -33,16 +33,16 @@ pub struct Neighbours {
     /// Where we are asked ourselves; 0 before that is known.
     port: AtomicU16,
     tls: ArcSwap<ClientConfig>,
-    known: Mutex<HashMap<SocketAddr, IsThere>>,
+    known: Mutex<HashMap<SocketAddr, KnownNeighbour>>,
     /// Members that are followed.
     followed: Mutex<HashSet<MemberId>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IsThere {
-    Yes,
-    No,
+/// A peer that is followed, or greeted until it answers.
+struct KnownNeighbour {
+    is_there: bool,
+    source: Arc<PeerSource>,
 }
 
 /// A member that is followed, until this is dropped.
@@ -84,14 +84,21 @@ impl Neighbours {
         self.port.store(port, Relaxed);
     }
 
-    /// Shows and trusts other certificates with peers that are seen from now on.
+    /// Shows and trusts other certificates from now on, also with peers that are known: one that was revoked is asked
+    /// nothing any more.
     pub fn set_tls(&self, tls: Arc<ClientConfig>) {
+        let known = self.known.lock();
+        for (address, neighbour) in known.iter() {
+            if let Err(error) = neighbour.source.set_tls(&tls) {
+                tracing::debug!(%address, %error, "a peer cannot be asked");
+            }
+        }
         self.tls.store(tls);
     }
 
     /// How many are there.
     pub fn count(&self) -> usize {
-        self.known.lock().values().filter(|there| **there == IsThere::Yes).count()
+        self.known.lock().values().filter(|neighbour| neighbour.is_there).count()
     }
 
     /// A peer may be at this address: it is followed, unless it is already, or there are too many.
@@ -104,7 +111,7 @@ impl Neighbours {
             Ok(source) => source,
             Err(error) => return tracing::debug!(%address, %error, "a peer cannot be asked"),
         };
-        known.insert(address, IsThere::No);
+        known.insert(address, KnownNeighbour { is_there: false, source: Arc::clone(&source) });
         let this = Arc::clone(self);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
@@ -137,9 +144,9 @@ impl Neighbours {
                         self.sources.add(Arc::clone(source) as _);
                     }
                     tracing::info!(%address, "a peer is there");
-                    self.known.lock().insert(address, IsThere::Yes);
+                    self.set_there(address, true);
                     let error = source.follow(member).await;
-                    self.known.lock().insert(address, IsThere::No);
+                    self.set_there(address, false);
                     tracing::info!(%address, error = error.message(), "a peer is away");
                 }
                 Err(error)
@@ -156,6 +163,12 @@ impl Neighbours {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn set_there(&self, address: SocketAddr, is_there: bool) {
+        if let Some(neighbour) = self.known.lock().get_mut(&address) {
+            neighbour.is_there = is_there;
         }
     }
 

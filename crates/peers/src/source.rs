@@ -3,6 +3,7 @@
 use crate::shelf::Shelf;
 use crate::summary::{ClaimedChunks, LONGEST, SummaryPart};
 use crate::wire::{FetchUrgency, Hello, LONGEST_CHUNK, NOT_HERE, PeerQuestion, StoreTag, tag_of};
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::{Buf, Bytes, BytesMut};
@@ -42,7 +43,7 @@ pub struct PeerSource {
     name: String,
     address: SocketAddr,
     tag: StoreTag,
-    connection: HttpConnection,
+    connection: ArcSwap<HttpConnection>,
     shelf: Arc<dyn Shelf>,
     known: Mutex<KnownPeer>,
 }
@@ -63,6 +64,11 @@ struct PeerAnswer {
     took: Duration,
 }
 
+/// A connection that is made when something is sent.
+fn connect(address: SocketAddr, tls: &ClientConfig) -> Result<HttpConnection> {
+    HttpConnection::new(&address.ip().to_string(), address.port(), tls)
+}
+
 impl PeerSource {
     /// The peer at an address; what it gives is kept on `shelf`. `tls` says who is trusted and what is shown. Nothing
     /// is asked of the network yet.
@@ -74,15 +80,23 @@ impl PeerSource {
         tls: &ClientConfig,
         shelf: Arc<dyn Shelf>,
     ) -> Result<Arc<Self>> {
-        let connection = HttpConnection::new(&address.ip().to_string(), address.port(), tls)?;
         Ok(Arc::new(Self {
             name: address.to_string(),
             address,
             tag: tag_of(shelf.settings()),
-            connection,
+            connection: ArcSwap::from_pointee(connect(address, tls)?),
             shelf,
             known: Mutex::default(),
         }))
+    }
+
+    /// Asks by another connection from now on, on which `tls` says who is trusted and what is shown.
+    ///
+    /// # Errors
+    /// None for an IP address.
+    pub fn set_tls(&self, tls: &ClientConfig) -> Result<()> {
+        self.connection.store(Arc::new(connect(self.address, tls)?));
+        Ok(())
     }
 
     /// Asks who it is, and says that we are `member` and answer at `port`.
@@ -139,7 +153,8 @@ impl PeerSource {
             Error::unavailable(format!("peer {}: {e}", self.name)).with_source(e)
         };
         let late = || Error::unavailable(format!("peer {} does not answer in time", self.name));
-        let answer = timeout(headers, self.connection.send(request)).await.map_err(|_| late())?;
+        let connection = self.connection.load_full();
+        let answer = timeout(headers, connection.send(request)).await.map_err(|_| late())?;
         let answer = answer.map_err(away)?;
         let to_headers = began.elapsed();
         match answer.status() {

@@ -284,3 +284,31 @@ async fn a_peer_that_dies_is_noticed_at_once_and_found_again() {
     own.read(&all[2]).await;
     assert_eq!(own.store_reads.load(Relaxed), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_is_revoked_is_asked_nothing_any_more() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let tls = certificates.0.path().join("lab");
+    let authority = Authority::open(&tls, now.as_secs()).unwrap();
+    let clients = tls.join("clients");
+    authority.client("bob", 10).unwrap();
+    let kept = certificates.0.path().join("bob");
+    std::fs::rename(clients.join("bob"), &kept).unwrap();
+    let (alice, bob) = (certificates.of("lab"), PeerCredentials::load(&kept).unwrap());
+    let here = chunks(0, 3);
+    let other = Agent::start(&bob, 1, &settings, &here, &[]).await;
+    let own = Agent::start(&alice, 2, &settings, &[], &[]).await;
+    own.neighbours.seen(other.address);
+    until("told of", || own.sources.report().first().is_some_and(|s| s.claims == Some(3))).await;
+    own.read(&here[0]).await;
+    let given = other.server.counters().given;
+    assert_eq!((own.store_reads.load(Relaxed), given), (0, 1));
+    authority.revoke("bob").unwrap();
+    std::fs::copy(tls.join("ca-crl.pem"), clients.join("alice/ca-crl.pem")).unwrap();
+    let read = alice.reload(&clients.join("alice")).unwrap().unwrap();
+    own.neighbours.set_tls(Arc::clone(&read.client));
+    own.read(&here[1]).await;
+    assert_eq!((own.store_reads.load(Relaxed), other.server.counters().given), (1, given));
+    until("gone", || own.neighbours.count() == 0).await;
+}

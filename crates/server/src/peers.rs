@@ -33,6 +33,7 @@ pub(crate) struct PeerPort {
     server: Arc<PeerServer>,
     neighbours: Arc<Neighbours>,
     certificates: PathBuf,
+    credentials: PeerCredentials,
     known: Vec<SocketAddr>,
 }
 
@@ -73,7 +74,7 @@ impl PeerPort {
         let [member, log] = random.map(u64::from_le_bytes);
         let (member, shelf) = (MemberId(member), EngineShelf::new(engine, attach.peer_up.0, log));
         sources.share_link(shelf.link_share(member, config));
-        let tls = credentials.client;
+        let tls = Arc::clone(&credentials.client);
         let neighbours = Neighbours::new(Arc::clone(sources), Arc::clone(&shelf) as _, member, tls);
         neighbours.set_port(address.port());
         let server =
@@ -81,7 +82,7 @@ impl PeerPort {
         let (answering, found) = (Arc::clone(&server), Arc::clone(&neighbours));
         porter.set_peers(AttachedPeers { address, server: answering, neighbours: found, shelf });
         let known = attach.known_peers.clone();
-        Ok(Self { listener, address, server, neighbours, certificates, known })
+        Ok(Self { listener, address, server, neighbours, certificates, credentials, known })
     }
 
     /// Where peers are answered.
@@ -91,11 +92,12 @@ impl PeerPort {
 
     /// Answers and asks peers until `stop`.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { listener, address, server, neighbours, certificates, known } = self;
+        let Self { listener, address, server, neighbours, certificates, credentials, known } = self;
         tracing::info!(%address, "peers are answered");
         let mut beside = JoinSet::new();
         beside.spawn(look_around(Arc::clone(&neighbours), known));
-        beside.spawn(renew(Arc::clone(&server), Arc::clone(&neighbours), certificates));
+        let told = (Arc::clone(&server), Arc::clone(&neighbours));
+        beside.spawn(renew(told, certificates, credentials));
         server.serve(listener, stop).await;
         beside.shutdown().await;
         neighbours.stop();
@@ -115,14 +117,20 @@ async fn look_around(neighbours: Arc<Neighbours>, known: Vec<SocketAddr>) {
 }
 
 /// Reads the certificates again now and then, for ever.
-async fn renew(server: Arc<PeerServer>, neighbours: Arc<Neighbours>, certificates: PathBuf) {
+async fn renew(
+    (server, neighbours): (Arc<PeerServer>, Arc<Neighbours>),
+    certificates: PathBuf,
+    mut held: PeerCredentials,
+) {
     loop {
         sleep(RENEW).await;
-        let dir = certificates.clone();
-        match offload(move || PeerCredentials::load(&dir)).await {
-            Ok(credentials) => {
-                server.set_tls(&credentials.server);
-                neighbours.set_tls(credentials.client);
+        let (dir, before) = (certificates.clone(), held.clone());
+        match offload(move || before.reload(&dir)).await {
+            Ok(None) => {}
+            Ok(Some(read)) => {
+                server.set_tls(&read.server);
+                neighbours.set_tls(Arc::clone(&read.client));
+                held = read;
             }
             Err(error) => tracing::warn!(error = error.message(), "certificates stay as they were"),
         }
