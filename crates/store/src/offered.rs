@@ -126,12 +126,13 @@ pub fn check_manifest(
     Ok(ManifestOutline { size, segments })
 }
 
-/// Checks a session's pin under its key: that it is one that a session which is no collection could have.
+/// Checks a session's pin under its key: that it is one that a session which is no collection could have, but for
+/// [what it has seen](check_pin_sequence).
 ///
 /// # Errors
-/// [`Corrupt`](ErrorKind::Corrupt) naming what is wrong; any error from the backend.
-pub async fn check_pin(store: &Store, key: &str, bytes: Bytes) -> Result<PinContent> {
-    let body = object::decode(store.settings(), ObjectKind::Pin, key, bytes)?;
+/// [`Corrupt`](ErrorKind::Corrupt) naming what is wrong.
+pub fn check_pin(settings: &Settings, key: &str, bytes: Bytes) -> Result<PinContent> {
+    let body = object::decode(settings, ObjectKind::Pin, key, bytes)?;
     let Pin { sequence, age, what, holds } = Pin::decode(key, &body)?;
     let wrong = |why: &str| Err(crate::wire::damaged(key, why));
     if holds.len() > MAX_HELD {
@@ -147,11 +148,20 @@ pub async fn check_pin(store: &Store, key: &str, bytes: Bytes) -> Result<PinCont
     if what == gc::WHAT {
         return wrong("a collection does not go through another's hands");
     }
-    // While one is there that says it saw a later record, that one passes for lost, and nobody collects.
-    if sequence > CollectionState::newest(store).await? {
-        return wrong("it has seen a record of garbage collection that there is not");
-    }
     Ok(PinContent { sequence, holds })
+}
+
+/// Checks that a pin has seen no later record of garbage collection than there is: while one is there that says so, that
+/// record passes for lost, and nobody collects.
+///
+/// # Errors
+/// [`Corrupt`](ErrorKind::Corrupt) then; any error from the backend.
+pub async fn check_pin_sequence(store: &Store, key: &str, pin: &PinContent) -> Result<()> {
+    if pin.sequence > CollectionState::newest(store).await? {
+        let why = "it has seen a record of garbage collection that there is not";
+        return Err(crate::wire::damaged(key, why));
+    }
+    Ok(())
 }
 
 /// Writes an object whose key is the hash of its body and that was checked, unless it is there

@@ -274,7 +274,9 @@ async fn check_chunks(gateway: &Gateway, client: &Client, chunks: Vec<ChunkRef>)
 
 async fn pin(gateway: &Gateway, client: &Client, id: WriterId, bytes: Bytes) -> Result<()> {
     let key = ObjectKey::Pin(id);
-    let content = offered::check_pin(gateway.store(), &key.text(), bytes.clone()).await?;
+    let store = gateway.store();
+    let content = offered::check_pin(store.settings(), &key.text(), bytes.clone())?;
+    offered::check_pin_sequence(store, &key.text(), &content).await?;
     let mut kept = None;
     for manifest in content.holds {
         check_named(gateway, client, manifest, &mut kept).await?;
