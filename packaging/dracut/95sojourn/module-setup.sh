@@ -7,7 +7,7 @@
 # Where /etc/sojourn/diskless says that this system's root is such a disk, where this machine runs from one, and where
 # it is asked for (add_dracutmodules).
 check() {
-    [[ -e /etc/sojourn/diskless ]] || grep -q 'sojourn\.disk=' /proc/cmdline || return 255
+    [[ -e /etc/sojourn/diskless ]] || grep -qs 'sojourn\.disk=' /proc/cmdline || return 255
 }
 
 depends() {
