@@ -18,7 +18,8 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-/// systemd leaves processes of this mark alone when it switches roots and at the end: <https://systemd.io/ROOT_STORAGE_DAEMONS>.
+/// systemd leaves processes of this mark alone when it switches roots and at the end
+/// (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
 const NAME: &str = "@sojourn-diskless";
 /// How long requests wait for a server that is away. The driver wants a limit.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
@@ -139,13 +140,16 @@ async fn keep(args: &Args) -> Result<()> {
     let announced = async {
         // It reads the device, whose connection may be lost meanwhile.
         sysfs::look_for_partitions(args.device).await;
-        print(format!("{}\n", sysfs::path(args.device).display()).as_bytes())?;
-        background::leave()?;
-        std::future::pending::<Result<()>>().await
+        let told = print(format!("{}\n", sysfs::path(args.device).display()).as_bytes());
+        // The device is there, and needs its keeper whoever started that.
+        if let Err(error) = told.and_then(|()| background::leave()) {
+            tracing::warn!("sojourn-diskless: {error}");
+        }
+        std::future::pending().await
     };
     tokio::select! {
         kept = keeper.keep() => kept,
-        failed = announced => failed,
+        never = announced => never,
     }
 }
 

@@ -229,52 +229,44 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let several = terms.has(export_flags::CAN_MULTI_CONN);
         let connections = if several && line.is_none() { options.connections } else { 1 };
         let mut sockets = vec![carried(&mut relays, first)];
-        let (pauses, grows) = (Pauses::new(options.id), options.grows);
-        if let Some(index) = options.index
-            && taken_up
-        {
-            let mut keeper = Self {
-                driver,
-                servers,
-                index,
-                connections,
-                settings,
-                grows,
-                grown: None,
-                terms,
-                line,
-                pauses,
-                relays,
-            };
-            drop(sockets);
-            tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
-            keeper.mend_all().await?;
-            return Ok(keeper);
-        }
-        while sockets.len() < connections {
-            let next = servers.dial(next_of(&mut line)).await?;
-            if next.terms != terms {
-                return Err(Error::conflict(
-                    "the export changed while it was connected; try again",
-                ));
+        let index = match options.index.filter(|_| taken_up) {
+            Some(index) => {
+                drop(sockets);
+                index
             }
-            sockets.push(carried(&mut relays, next));
-        }
-        let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        let index = driver.connect(options.index, &settings, &handed).await?;
-        Ok(Self {
+            None => {
+                while sockets.len() < connections {
+                    let next = servers.dial(next_of(&mut line)).await?;
+                    if next.terms != terms {
+                        return Err(Error::conflict(
+                            "the export changed while it was connected; try again",
+                        ));
+                    }
+                    sockets.push(carried(&mut relays, next));
+                }
+                let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                driver.connect(options.index, &settings, &handed).await?
+            }
+        };
+        let (grows, grown) = (options.grows, None);
+        let mut keeper = Self {
             driver,
             servers,
             index,
             connections,
             settings,
             grows,
-            grown: None,
+            grown,
             terms,
             line,
-            pauses,
+            pauses: Pauses::new(options.id),
             relays,
-        })
+        };
+        if taken_up {
+            tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
+            keeper.mend_all().await?;
+        }
+        Ok(keeper)
     }
 
     /// The N of `/dev/nbdN`.
@@ -298,6 +290,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when the device became another server's. It stays as it is then.
     pub async fn keep(&mut self) -> Result<()> {
+        let mut told = false;
         loop {
             while self.relays.try_join_next().is_some() {}
             let mended = match tokio::time::timeout(LOOK, self.driver.died()).await {
@@ -308,7 +301,10 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
                 Ok(Ok(Some(_))) => Ok(()),
                 Ok(Ok(None)) => self.mend_all().await,
                 Ok(Err(error)) => {
-                    tracing::warn!(device = self.index, %error, "no reports; it is looked at now and then");
+                    // Once: where this is written may be on the device.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(device = self.index, %error, "no reports; it is looked at now and then");
+                    }
                     tokio::time::sleep(LOOK).await;
                     self.mend_all().await
                 }
