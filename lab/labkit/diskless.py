@@ -113,7 +113,8 @@ def _survive(server, golden, severity, image="debian"):
             guest.execute(f"until [ -e /run/read.{number} ] && [ -e /run/loaded.{number} ]; do sleep 0.1; done",
                           timeout=180)
             survived[name] = round(time.monotonic() - began, 1)
-            guest.execute("echo 3 > /proc/sys/vm/drop_caches && dd if=/dev/urandom of=/var/probe bs=64k count=4 conv=fsync")
+            guest.execute("echo 3 > /proc/sys/vm/drop_caches && "
+                          "dd if=/dev/urandom of=/var/probe bs=64k count=4 conv=fsync")
             guest.execute(f"md5sum --quiet -c /run/sums.{number} && fsload --check /var/load.{number}", timeout=180)
             if not severity.every and name != names[-1]:
                 continue
@@ -124,7 +125,8 @@ def _survive(server, golden, severity, image="debian"):
             fsck(holder, name)
         # By the mark that has systemd leave it alone; the shell that looks has it in its own command line.
         keeper = guest.execute("for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline | grep -q '^@sojourn' || continue; "
-                               "grep -c '^-1000$' $p/oom_score_adj; grep VmRSS $p/status; done | tr -s '\\n\\t ' ' '")["note"]
+                               "grep -c '^-1000$' $p/oom_score_adj; grep VmRSS $p/status; done | "
+                               "tr -s '\\n\\t ' ' '")["note"]
         files = guest.execute("cat /run/sums.* | wc -l")["note"]
         errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
         guest.poweroff(timeout=120)
@@ -141,7 +143,8 @@ def fsck(server, export, how="-p"):
     image = os.path.join(server.sockets, "checked.raw")
     run(["qemu-img", "convert", "-f", "raw", "-O", "raw", server.uri(export), image])
     partition = os.path.join(server.sockets, "root.raw")
-    run(["dd", f"if={image}", f"of={partition}", "bs=1M", f"skip={packages.ROOT_OFFSET >> 20}", "conv=sparse", "status=none"])
+    run(["dd", f"if={image}", f"of={partition}", "bs=1M", f"skip={packages.ROOT_OFFSET >> 20}", "conv=sparse",
+         "status=none"])
     os.unlink(image)
     if how == "-p":
         run(["e2fsck", "-p", partition])
