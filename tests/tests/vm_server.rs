@@ -88,8 +88,9 @@ fn a_server_whose_keeper_was_killed_before_it_came_up_is_ended_by_the_next_one()
     while !is_noted() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }
-    kill(keeper, Signal::KILL);
+    // In this order: the kernel hangs up on a stopped process whose session loses its last parent.
     kill(pid, Signal::CONT);
+    kill(keeper, Signal::KILL);
     assert!(!starting.wait().unwrap().success());
     machine.wait("server", || home.json(&["status"])["pid"] == pid);
     machine.vm("start");
