@@ -157,6 +157,11 @@ impl RunningMachine {
         let monitor = match connected {
             Ok(monitor) => monitor,
             Err(e) => {
+                // Its end may have been seen by its connection first.
+                let e = match e.kind() {
+                    ErrorKind::Unavailable => qemu.why_it_ended(e).await,
+                    _ => e,
+                };
                 qemu.kill();
                 ram.end_reads();
                 qemu.wait().await;
