@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require};
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -178,6 +179,31 @@ fn who_comes_while_a_keeper_ends_waits_for_that() {
         assert!(done.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
     here.fails(4, &["vm", "stop", "work"]);
+}
+
+#[test]
+fn a_suspended_machine_that_boots_afresh_takes_its_disk_again() {
+    require!("qemu-system-x86_64");
+    let (here, _) = two_homes();
+    let machine = CountingMachine::create(&here, "work");
+    machine.vm("start");
+    machine.wait_for_numbers(2);
+    machine.suspend();
+    here.fails(3, &["disk", "show", "work-disk"]);
+    let boot = ["vm", "start", "--fresh", "work"];
+    // Where it does not come to run, its disk is given up again.
+    let qemu = here.home().join("qemu-without-disks");
+    let script =
+        "#!/bin/sh\ncase \"$*\" in *blockdev*) exit 1 ;; esac\nexec qemu-system-x86_64 \"$@\"\n";
+    std::fs::write(&qemu, script).unwrap();
+    std::fs::set_permissions(&qemu, Permissions::from_mode(0o755)).unwrap();
+    let failed = here.command().args(boot).arg("--qemu").arg(&qemu).output().unwrap();
+    let told = String::from_utf8_lossy(&failed.stderr);
+    assert!(told.contains("QEMU ended by itself"), "{told}");
+    here.fails(3, &["disk", "show", "work-disk"]);
+    let said = machine.console().len();
+    here.run(&boot);
+    machine.wait_for_number_after(said);
 }
 
 #[test]

@@ -70,6 +70,9 @@ pub(crate) struct StartArgs {
     /// Boot, although the machine is suspended
     #[arg(long)]
     pub(super) fresh: bool,
+    /// Although it ran on a host that has fallen silent: what it did there is lost
+    #[arg(long)]
+    pub(super) lost: bool,
 }
 
 /// Arguments of `sojourn vm create`.

@@ -109,6 +109,18 @@ pub(super) async fn bring(
     }
 }
 
+/// Gives up a disk that was taken for a machine which did not come to run: nothing of it is here alone.
+pub(super) async fn give_back(home: &Home, folder: &MachineFolder, disk: &str) {
+    let released = async {
+        // Another keeper may have the machine by now.
+        let _lock = folder.must_stay_down()?;
+        ask_once_free(home, DiskRequest::Release { name: disk.to_owned() }).await
+    };
+    if let Err(error) = released.await {
+        tracing::warn!(disk, %error, "the disk that was taken stays here; 'sojourn disk release' gives it up");
+    }
+}
+
 /// Refuses a disk that is here and was taken from this server: what is here cannot be put back.
 ///
 /// # Errors

@@ -12,7 +12,6 @@ use crate::progress::Bar;
 use ::vm::claim::ClaimState;
 use ::vm::{GuestClock, Parcel, PendingSuspension, RunClaim};
 use block::{Error, ErrorKind, Result};
-use engine::api::DiskRequest;
 use engine::{Config, Engine, Home, StoreUse};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -91,7 +90,7 @@ async fn resume_parcel(
     drop(engine);
     let reply = match keeper::spawn(home, folder, &args.qemu, KeepFor::Parcel(&parcel)).await {
         Err(e) if !was_here => {
-            give_back(home, folder, &parcel.spec.disk).await;
+            disks::give_back(home, folder, &parcel.spec.disk).await;
             return Err(e);
         }
         reply => reply?,
@@ -99,18 +98,6 @@ async fn resume_parcel(
     let reply = with_clock(folder, reply).await;
     drop(bar);
     answered(machine, reply, output)
-}
-
-/// Gives up a disk that was taken for a machine which did not come to run: nothing of it is here alone.
-async fn give_back(home: &Home, folder: &MachineFolder, disk: &str) {
-    let released = async {
-        // Another keeper may have the machine by now.
-        let _lock = folder.must_stay_down()?;
-        disks::ask_once_free(home, DiskRequest::Release { name: disk.to_owned() }).await
-    };
-    if let Err(error) = released.await {
-        tracing::warn!(disk, %error, "the disk that was taken stays here; 'sojourn disk release' gives it up");
-    }
 }
 
 /// Goes on with what was kept here of a machine, whether or not it is going up.

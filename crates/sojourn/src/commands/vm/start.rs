@@ -7,7 +7,7 @@ use super::folder::MachineFolder;
 use super::keeper::{self, KeepFor};
 use crate::output::Output;
 use crate::progress::Bar;
-use ::vm::{Abilities, Accelerator, MachineSpec, Parcel, PendingSuspension};
+use ::vm::{Abilities, Accelerator, MachineSpec, Parcel, PendingSuspension, RunClaim};
 use block::{Error, Result};
 use engine::{Config, Engine, Home, StoreUse};
 use std::path::Path;
@@ -49,11 +49,27 @@ pub(super) async fn run(args: &StartArgs, home: &Home, output: Output) -> Result
             parcel.name()
         )));
     }
-    drop(engine);
     must_run_here(&spec, &args.machine.qemu).await?;
-    let reply = keeper::spawn(home, &folder, &args.machine.qemu, KeepFor::Boot).await?;
+    let was_here = bring(home, &engine, &spec, args.lost).await?;
+    drop(engine);
+    let reply = match keeper::spawn(home, &folder, &args.machine.qemu, KeepFor::Boot).await {
+        Err(e) if !was_here => {
+            disks::give_back(home, &folder, &spec.disk).await;
+            return Err(e);
+        }
+        reply => reply?,
+    };
     drop(bar);
     answered(name, reply, output)
+}
+
+/// Takes the disk of a machine, if it was released, as by a suspension; whether it was here.
+async fn bring(home: &Home, engine: &Engine, spec: &MachineSpec, lost: bool) -> Result<bool> {
+    if disks::is_here(home, engine, &spec.disk).await? {
+        return Ok(true);
+    }
+    let claimed = RunClaim::state(&engine.store, &spec.name, engine.disks.server().await?).await?;
+    disks::bring(home, engine, &spec.disk, (&claimed.of_machine(&spec.uuid), lost)).await
 }
 
 /// Refuses a machine that cannot run here.
