@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Manifest, ManifestId, RefKind, ServerId, Session, Store};
+use tokio::sync::MutexGuard;
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
 /// holds its lock until the last handle is dropped.
@@ -272,7 +273,7 @@ impl Disk {
             Some(_) => Some(self.lease.exclude(self.name(), "growth")?),
             None => None,
         };
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         check_size(size)?;
         let now = self.shadow.size();
         if size < now {
@@ -291,6 +292,14 @@ impl Disk {
         self.shadow.set_size(size);
         self.publish_base_or_warn().await;
         self.renew()
+    }
+
+    /// Waits until nobody else changes the disk as a whole; nobody does until what it returns is dropped. What an earlier
+    /// one that was given up still wrote has ended by then: the record says what its file does.
+    pub(crate) async fn begin_change(&self) -> MutexGuard<'_, ()> {
+        let turn = self.changing.begin().await;
+        drop(self.replacing.lock().await);
+        turn
     }
 
     /// A copy of the record.

@@ -25,7 +25,7 @@ impl Disk {
                 self.name()
             )));
         }
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         self.freeze_here().await?;
         self.mark()
             .ok_or_else(|| Error::conflict(format!("disk {:?} is being written", self.name())))

@@ -36,7 +36,7 @@ impl Disk {
     /// and the file system. The disk is as it was then.
     pub async fn rebase(&self, onto: &ImageName, how: Rebase) -> Result<RebaseReport> {
         let _excluded = self.lease.exclude(self.name(), "rebase")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         self.shadow.check()?;
         let session = self.store.session(&format!("rebase of disk {}", self.name())).await?;
         let outcome = self.rebase_in(&session, onto, how).await;

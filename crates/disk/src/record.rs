@@ -158,16 +158,19 @@ impl DiskRecord {
         if checksum(&record)? != document.checksum {
             return Err(corrupt(&"the checksum does not match"));
         }
-        let mut numbers = record.layers.clone();
-        numbers.sort_unstable();
-        numbers.dedup();
-        if record.layers.is_empty()
-            || numbers.len() != record.layers.len()
-            || numbers.last().is_some_and(|last| *last >= record.next_layer)
-        {
+        if !record.layers_make_sense() {
             return Err(corrupt(&"the list of layers makes no sense"));
         }
         Ok(record)
+    }
+
+    /// Whether each layer is there once, and the next one has a number of its own.
+    fn layers_make_sense(&self) -> bool {
+        let mut numbers = self.layers.clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.len() == self.layers.len()
+            && numbers.last().is_some_and(|last| *last < self.next_layer)
     }
 
     /// The document.
@@ -187,6 +190,13 @@ impl DiskRecord {
 
     /// Replaces the record in `directory`, on stable storage. Waits for the disk.
     pub(crate) fn save(&self, directory: &FsPath) -> Result<(), Failure> {
+        // What could not be read again replaces nothing.
+        if !self.layers_make_sense() {
+            return Err(Failure::Retry(Error::internal(format!(
+                "disk {:?} was to have the layers {:?} before layer {}",
+                self.name, self.layers, self.next_layer
+            ))));
+        }
         let bytes = self.encode().map_err(Failure::Retry)?;
         let (fresh, path) = (directory.join(FRESH), directory.join(FILE));
         let written = fresh

@@ -75,6 +75,9 @@ struct Inner {
     /// Held shared while room is given back or reserved outside of the regions' locks, and while the
     /// files of a layer are made, so that no layer is sealed nor the shadow closed in between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
+    /// Held while the files of a layer are made, also when nobody waits for them any more: the next ones may have
+    /// their number.
+    making: Arc<tokio::sync::Mutex<()>>,
     /// Whether the file system can reserve zeroed room, once it was asked.
     reserves: OnceLock<bool>,
     /// Rounds of flushing that were asked for.
@@ -154,6 +157,7 @@ impl Shadow {
             stack: ArcSwap::from_pointee(Stack { generation: 0, layers, base }),
             regions: std::array::from_fn(|_| RegionLock::default()),
             zeroing: Arc::new(tokio::sync::RwLock::new(())),
+            making: Arc::default(),
             reserves: OnceLock::new(),
             asked: AtomicU64::new(0),
             round: Arc::default(),
@@ -222,7 +226,8 @@ impl Shadow {
         }
         let (at, disk) = (self.inner.directory.clone(), self.inner.disk);
         let space = self.inner.space.get().cloned();
-        // It may go on when its caller is gone: closing waits for it.
+        // It may go on when its caller is gone: closing waits for it, and so does the next one.
+        let making = Arc::clone(&self.inner.making).lock_owned().await;
         let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
         // After a step that failed the record may name a layer of this number, whose files are cleared here.
         self.check()?;
@@ -231,7 +236,7 @@ impl Shadow {
             ShadowLayer::create(&at, Identity { disk, layer: number })
         };
         let layer = offload(move || {
-            let _guard = guard;
+            let (_making, _guard) = (making, guard);
             match space {
                 Some(space) => space.spend(create),
                 None => create(),

@@ -102,7 +102,7 @@ pub(crate) fn content_of(found: &RefRecord) -> Result<ManifestId> {
 impl Disk {
     /// Makes all that the disk holds what it stands on, in the store.
     pub(crate) async fn publish_all(&self, progress: &dyn Progress) -> Result<()> {
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let session = self.store.session(&format!("upload of disk {}", self.name())).await?;
         let outcome = self.publish_in(&session, progress).await;
         session.close(outcome).await
@@ -132,7 +132,7 @@ impl Disk {
     pub async fn snapshot(&self, name: &str, progress: &dyn Progress) -> Result<SnapshotInfo> {
         store::check_name("snapshot", name)?;
         self.check_keeps("snapshot")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let full = format!("{}@{name}", self.name());
         let session = self.store.session(&format!("snapshot {full}")).await?;
         let outcome = self.snapshot_in(&session, name, &full, progress).await;
@@ -186,7 +186,7 @@ impl Disk {
     /// store.
     pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
         self.check_keeps("image version")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let session = self.store.session(&format!("commit of disk {}", self.name())).await?;
         let outcome = self.commit_in(&session, to, progress).await;
         session.close(outcome).await
@@ -248,7 +248,7 @@ impl Disk {
     pub async fn rollback(&self, snapshot: &str) -> Result<()> {
         store::check_name("snapshot", snapshot)?;
         let _excluded = self.lease.exclude(self.name(), "rollback")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let record = self.record();
         let session = self.store.session(&format!("rollback of disk {}", record.name)).await?;
         let outcome = async {
@@ -267,7 +267,7 @@ impl Disk {
     /// the file system.
     pub async fn reset(&self) -> Result<()> {
         let _excluded = self.lease.exclude(self.name(), "reset")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let record = self.record();
         // What is not private any more, or never came to be, may have room all the same.
         let is_blank = self.shadow.is_empty() && self.shadow.room() == 0;
@@ -299,7 +299,7 @@ impl Disk {
     /// of the store.
     pub async fn remove_snapshot(&self, snapshot: &str) -> Result<()> {
         store::check_name("snapshot", snapshot)?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         self.shadow.check()?;
         let full = format!("{}@{snapshot}", self.name());
         let refs = self.store.refs();

@@ -49,7 +49,7 @@ impl Disk {
     /// file system. The disk is as it was then.
     pub async fn discard_unpublished(&self) -> Result<()> {
         let _excluded = self.lease.exclude(self.name(), "discard")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         let record = self.record();
         self.replace(None, SnapshotPoint { manifest: record.base, size: record.size, image: None })
             .await
@@ -71,7 +71,7 @@ impl Disk {
     /// store and the file system.
     pub async fn write_back(&self, plan: UploadPlan, progress: &dyn Progress) -> Result<bool> {
         self.check_keeps("published state")?;
-        let _changing = self.changing.begin().await;
+        let _changing = self.begin_change().await;
         self.shadow.check()?;
         if self.behind().is_none() {
             return Ok(false);

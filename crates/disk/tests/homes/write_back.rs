@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, ErrorKind, Span};
 use disk::{Disk, Mode};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::Duration;
 use store::{UploadPace, UploadPlan};
 
@@ -134,6 +135,73 @@ async fn an_upload_makes_way_for_a_mark_and_for_who_drops_what_it_brings() {
     disk.close().await.unwrap();
     published.disks.take("alice", true).await.unwrap();
     same(&bytes(&*published.open("alice").await).await, &golden(1, 1 << 14));
+}
+
+/// Has the one thread that waits for the file system wait for the sender.
+fn keep_file_system_busy() -> mpsc::Sender<()> {
+    let (let_go, waits) = mpsc::channel::<()>();
+    drop(tokio::task::spawn_blocking(move || waits.recv()));
+    let_go
+}
+
+/// Polls `work` so many times, the last time with a file system that does nothing; then it is dropped. Whether it
+/// was done before, and what has the file system go on.
+async fn given_up_after(polls: u32, work: impl Future<Output = ()>) -> (bool, mpsc::Sender<()>) {
+    let (mut work, mut polled) = (std::pin::pin!(work), 0);
+    let mut busy = None;
+    let is_done = std::future::poll_fn(|context| {
+        polled += 1;
+        if polled == polls {
+            busy = Some(keep_file_system_busy());
+        }
+        match work.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending if polled == polls => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await;
+    (is_done, busy.unwrap_or_else(keep_file_system_busy))
+}
+
+/// A file system that takes its time goes on with what nobody waits for any more.
+#[test]
+fn an_upload_that_is_given_up_at_any_instant_leaves_a_disk_that_opens() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let mut home = Home::new().await;
+        home.image("golden:1", &golden(1, 64)).await;
+        for polls in 1.. {
+            let name = format!("disk-{polls}");
+            home.create(&name, "golden:1", Mode::Persistent).await.unwrap();
+            let disk = home.open(&name).await;
+            put(&disk, 3, 7).await;
+            disk.flush().await.unwrap();
+            let line = Line::cut_after(u64::MAX);
+            let upload = async { drop(disk.write_back(line.plan(), &()).await) };
+            let (is_done, busy) = given_up_after(polls, upload).await;
+            let go_on = async {
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
+                drop(busy);
+            };
+            let (marked, ()) = tokio::join!(disk.set_mark(), go_on);
+            marked.unwrap();
+            put(&disk, 5, 9).await;
+            disk.flush().await.unwrap();
+            let expected = bytes(&*disk).await;
+            disk.close().await.unwrap();
+            drop(disk);
+            home.again().await;
+            same(&bytes(&*home.open(&name).await).await, &expected);
+            if is_done {
+                assert!(polls > 8, "it was given up after {polls} polls at the most");
+                break;
+            }
+        }
+    });
 }
 
 #[tokio::test(start_paused = true)]
