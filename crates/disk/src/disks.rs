@@ -366,7 +366,7 @@ pub(crate) fn build(
     if place.exists() {
         let _lock = lock::take(&place, &record.name)?;
         let left = DiskRecord::load(&place)?;
-        if OwnBlocks::of_closed(&place, &left).room > 0 || !replaces(&left) {
+        if !is_blank(&place, &left) || !replaces(&left) {
             return Err(taken(&record.name).context(format!(
                 "{} is of a disk that has, or had, private blocks",
                 place.display()
@@ -385,6 +385,17 @@ pub(crate) fn build(
     fresh.rename(&place).map_err(|e| place.error(e))?;
     home.sync_directory()?;
     Ok(lock)
+}
+
+/// Whether a closed disk has nothing of its own, be it only zeroes, or what a process that was killed had not flushed.
+/// Waits for the disk.
+pub(crate) fn is_blank(directory: &FsPath, record: &DiskRecord) -> bool {
+    let is_empty = |layer: &u32| {
+        let identity = Identity { disk: record.uuid.0, layer: *layer };
+        ShadowLayer::look(directory, identity, record.size)
+            .is_ok_and(|map| map.groups().next().is_none())
+    };
+    OwnBlocks::of_closed(directory, record).room == 0 && record.layers.iter().all(is_empty)
 }
 
 /// The outcome of a step that nobody else depends on.

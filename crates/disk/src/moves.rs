@@ -5,7 +5,7 @@
 //! may go on with it. See `fence` for what becomes of the earlier holder.
 
 use crate::disk::{OwnBlocks, describe};
-use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
+use crate::disks::{Disks, build, clear, from_ref, is_blank, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
 use crate::record::{DiskRecord, first_content};
 use crate::taking;
@@ -84,7 +84,14 @@ impl Disks {
         if let Err(error) = refs.write_over(&looked_up, body).await {
             // It was refused. Of what was not answered nobody knows: that is asked for when the disk is needed.
             if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NoSpace) {
-                offload(move || clear(&home, &own)).await?;
+                // Another process of this home may have been quicker: then the directory, blank as its own was, is its.
+                let is_taken = taking::came_through(&self.store, &record, server).await?;
+                offload(
+                    move || {
+                        if is_taken { taking::end(&home.join(&own)) } else { clear(&home, &own) }
+                    },
+                )
+                .await?;
             }
             return Err(error);
         }
@@ -130,9 +137,8 @@ impl Disks {
         let blank = offload(move || {
             let lock = lock_existing(&at, &own)?;
             let record = DiskRecord::load(&at)?;
-            let blocks = OwnBlocks::of_closed(&at, &record);
-            let is_blank = record.name == own && blocks.none && blocks.room == 0;
-            Ok(is_blank.then_some((lock, record)))
+            let goes = record.name == own && is_blank(&at, &record);
+            Ok(goes.then_some((lock, record)))
         });
         let Some((_lock, record)) = blank.await? else { return Ok(false) };
         if !self.is_lost(&record, self.server().await?).await? {

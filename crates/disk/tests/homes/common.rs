@@ -147,6 +147,7 @@ pub(crate) struct Spy {
     inner: Arc<dyn ObjectStore>,
     asked: Arc<Mutex<Vec<String>>>,
     before_snapshots: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
+    before_reading: Arc<Mutex<Option<(&'static str, BoxFuture<'static, ()>)>>>,
     refused: Arc<Mutex<Option<&'static str>>>,
     away: Arc<Mutex<Option<&'static str>>>,
 }
@@ -154,8 +155,8 @@ pub(crate) struct Spy {
 impl Spy {
     pub(crate) fn on(home: &Home) -> Self {
         let inner = Arc::clone(&home.backend) as _;
-        let (asked, before_snapshots, refused, away) = Default::default();
-        Self { inner, asked, before_snapshots, refused, away }
+        let (asked, before_snapshots, before_reading, refused, away) = Default::default();
+        Self { inner, asked, before_snapshots, before_reading, refused, away }
     }
 
     /// The keys that were read, and the prefixes that were listed.
@@ -166,6 +167,15 @@ impl Spy {
     /// The next listing of snapshots begins when this has been done.
     pub(crate) fn before_snapshots(&self, what: impl Future<Output = ()> + Send + 'static) {
         *self.before_snapshots.lock() = Some(Box::pin(what));
+    }
+
+    /// The next reading of something below a prefix begins when this has been done.
+    pub(crate) fn before_reading(
+        &self,
+        prefix: &'static str,
+        what: impl Future<Output = ()> + Send + 'static,
+    ) {
+        *self.before_reading.lock() = Some((prefix, Box::pin(what)));
     }
 
     /// Whether nothing below a prefix can be written from now on.
@@ -232,6 +242,11 @@ impl objects::layer::ObjectLayer for Spy {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
         self.note(location);
         self.must_be_there(Some(location))?;
+        let is_below = |prefix| location.as_ref().starts_with(prefix);
+        let before = self.before_reading.lock().take_if(|(prefix, _)| is_below(*prefix));
+        if let Some((_, before)) = before {
+            before.await;
+        }
         self.inner.get_opts(location, options).await
     }
 

@@ -1,7 +1,7 @@
 //! A disk goes from one server to another, and an earlier holder is kept out.
 
 use crate::common::{Home, Spy, bytes, golden};
-use block::{Device, Durability, ErrorKind, Span};
+use block::{Device, Durability, ErrorKind, Span, ZeroMode};
 use disk::{CreateOptions, Disk, Mode, Rebase};
 use std::time::Duration;
 use store::{RefKind, gc, verify};
@@ -19,6 +19,12 @@ async fn two() -> (Home, Home) {
 async fn write(disk: &Disk, block: u64, value: u8) {
     let span = Span::between(block * 4096, (block + 1) * 4096);
     disk.write(span, &[value; 4096], Durability::Durable).await.unwrap();
+}
+
+/// Zeroes its first block, which takes no room.
+async fn zero(disk: &Disk) {
+    let mode = ZeroMode { may_punch: true, only_if_fast: false };
+    disk.zero(Span::between(0, 4096), mode, Durability::Buffered).await.unwrap();
 }
 
 async fn at_work(home: &Home, lease: Duration) {
@@ -388,6 +394,31 @@ async fn of_two_servers_that_take_a_disk_one_gets_it() {
     assert_eq!(here.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
 }
 
+/// The second one found the disk released, and writes its ref after the first one did.
+#[tokio::test]
+async fn of_two_processes_of_a_home_that_take_a_disk_the_slower_one_leaves_it_to_the_other() {
+    let (here, there) = two().await;
+    here.disks.release("web").await.unwrap();
+    for is_zeroed in [false, true] {
+        let spy = Spy::on(&there);
+        let slow = there.watched(&spy, 79).await;
+        let quick = there.watched(&Spy::on(&there), 80).await;
+        spy.before_reading("manifests", async move {
+            quick.take("web", false).await.unwrap();
+            if is_zeroed {
+                let disk = quick.open("web").await.unwrap();
+                zero(&disk).await;
+            }
+        });
+        let refused = slow.take("web", false).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+        let disk = there.open("web").await;
+        assert_eq!(disk.behind().is_some(), is_zeroed);
+        drop(disk);
+        there.disks.release("web").await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_lost_directory_is_taken_again_by_its_own_server() {
     let (here, _) = two().await;
@@ -465,6 +496,21 @@ async fn what_is_here_of_a_lost_disk_goes_when_nothing_was_written_to_it() {
     here.disks.take("web", true).await.unwrap();
     assert!(!there.disks.drop_lost("web").await.unwrap(), "it has what nobody else has");
     assert_eq!(there.disks.keep("web", "saved").await.unwrap().name, "saved");
+}
+
+#[tokio::test]
+async fn zeroes_that_were_answered_and_not_flushed_are_not_dropped_with_a_lost_disk() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    zero(&disk).await;
+    // As a process that is killed.
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    assert!(!here.disks.drop_lost("web").await.unwrap());
+    here.disks.keep("web", "saved").await.unwrap();
+    let mut found = [1; 4096];
+    here.open("saved").await.read(Span::between(0, 4096), &mut found).await.unwrap();
+    assert_eq!(found, [0; 4096]);
 }
 
 #[tokio::test]
