@@ -1,5 +1,6 @@
 //! What is asked of the kernel's NBD driver, and what it reports.
 
+use crate::sysfs::ConnectedDevice;
 use async_trait::async_trait;
 use block::Result;
 use std::os::fd::BorrowedFd;
@@ -71,12 +72,11 @@ pub trait Driver: Send {
     /// When that cannot be read.
     fn is_connected(&self, index: u32) -> Result<bool>;
 
-    /// Who is at the other end of a device, as its maker said; `None` when it is not connected, or the
-    /// driver does not tell.
+    /// A device as it is now; `None` when it is not connected.
     ///
     /// # Errors
     /// When that cannot be read.
-    fn backend(&self, index: u32) -> Result<Option<String>>;
+    fn device(&self, index: u32) -> Result<Option<ConnectedDevice>>;
 
     /// Waits until a connection of some device dies, and tells of which; `None` when reports were
     /// lost, so that any connection of any device may be dead. Nothing is lost when the future is

@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::driver::{DeviceSettings, Driver};
-use crate::sysfs;
+use crate::sysfs::{self, ConnectedDevice};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use nbd::codec::constants::export_flags;
@@ -207,15 +207,12 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             return Err(Error::invalid("a request needs a second to be answered at least"));
         }
         let mut relays = JoinSet::new();
-        let mut backend = Backend { server: servers.name(), id: options.id };
         let known = match options.index {
-            Some(index) => driver.backend(index)?.and_then(|text| Backend::parse(&text)),
+            Some(index) => KnownDevice::of(driver.device(index)?, &servers.name()),
             None => None,
         };
-        let known = known.filter(|known| known.server == backend.server);
-        let taken_up = known.is_some();
-        backend.id = known.map_or(backend.id, |known| known.id);
-        let new_line = || Some(ConnectionSeries { id: backend.id, number: options.number });
+        let id = known.as_ref().map_or(options.id, |known| known.backend.id);
+        let new_line = || Some(ConnectionSeries { id, number: options.number });
         let mut line = if options.connections == 1 { new_line() } else { None };
         let mut first = servers.dial(next_of(&mut line)).await?;
         if line.is_none() && !first.terms.has(export_flags::CAN_MULTI_CONN) {
@@ -224,15 +221,22 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             drop(first);
             first = servers.dial(next_of(&mut line)).await?;
         }
-        let terms = first.terms.clone();
-        let settings = settings(&terms, backend.to_string(), options)?;
+        let (terms, settings) = match &known {
+            Some(known) => known.goes_on_with(first.terms.clone(), options)?,
+            None => {
+                let terms = first.terms.clone();
+                let backend = Backend::new(servers.name(), id, terms.content.as_deref());
+                let settings = settings(&terms, backend.to_string(), options)?;
+                (terms, settings)
+            }
+        };
         let several = terms.has(export_flags::CAN_MULTI_CONN);
         let connections = if several && line.is_none() { options.connections } else { 1 };
         let mut sockets = vec![carried(&mut relays, first)];
-        let index = match options.index.filter(|_| taken_up) {
-            Some(index) => {
+        let index = match &known {
+            Some(known) => {
                 drop(sockets);
-                index
+                known.device.index
             }
             None => {
                 while sockets.len() < connections {
@@ -262,7 +266,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             pauses: Pauses::new(options.id),
             relays,
         };
-        if taken_up {
+        if known.is_some() {
             tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
             keeper.mend_all().await?;
         }
@@ -388,19 +392,10 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let reinstates = next_of(&mut self.line);
         let handed = self.servers.dial(reinstates).await.map_err(Mending::Later)?;
         if !self.terms.is_content_of(&handed.terms) {
-            return Err(Mending::Later(Error::conflict(format!(
-                "{}: something else was put into its place (a reset, a rollback, a rebase, or what another server \
-                 had of it); under what uses the device it would be damage, so the device waits; restart what \
-                 uses it",
-                self.settings.backend
-            ))));
+            return Err(Mending::Later(other_content(&self.settings.backend)));
         }
         if !self.terms.continues_as(&handed.terms) {
-            return Err(Mending::Later(Error::conflict(format!(
-                "{}: is another export than the one that the device was made of, smaller or with less \
-                 rights; the device waits for the old one",
-                self.settings.backend
-            ))));
+            return Err(Mending::Later(other_export(&self.settings.backend)));
         }
         let size = handed.terms.size;
         let (socket, relay) = (handed.socket, handed.relay);
@@ -419,6 +414,70 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             ErrorKind::NotFound | ErrorKind::Conflict => Mending::Over(error),
             _ => Mending::Later(error),
         })
+    }
+}
+
+/// What keeps an export from a device under which something else lay.
+fn other_content(backend: &str) -> Error {
+    Error::conflict(format!(
+        "{backend}: something else was put into its place (a reset, a rollback, a rebase, or what another server \
+         had of it); under what uses the device it would be damage, so the device waits; restart what uses it"
+    ))
+}
+
+/// What keeps an export from a device that is larger, or can more.
+fn other_export(backend: &str) -> Error {
+    Error::conflict(format!(
+        "{backend}: is another export than the one that the device was made of, smaller or with less rights; the \
+         device waits for the old one"
+    ))
+}
+
+/// A device of the same server that lost its keeper.
+struct KnownDevice {
+    device: ConnectedDevice,
+    /// The kernel's own text, by which alone it lets a connection be replaced.
+    text: String,
+    backend: Backend,
+}
+
+impl KnownDevice {
+    fn of(device: Option<ConnectedDevice>, server: &str) -> Option<Self> {
+        let device = device?;
+        let text = device.backend.clone()?;
+        let backend = Backend::parse(&text).filter(|backend| backend.server == server)?;
+        Some(Self { device, text, backend })
+    }
+
+    /// What the device is kept by, if the export that a server has now is what it was made of. It keeps its size until
+    /// its connections are replaced.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when something else was put into its place, or it can do less.
+    fn goes_on_with(
+        &self,
+        terms: Terms,
+        options: &KeeperOptions,
+    ) -> Result<(Terms, DeviceSettings)> {
+        let device = &self.device;
+        let size = if device.size == 0 { terms.size } else { device.size };
+        let was = Terms { size, content: self.backend.content.clone(), ..terms.clone() };
+        if !was.is_content_of(&terms) {
+            return Err(other_content(&self.text));
+        }
+        let is_less = terms.size < size
+            || u64::from(terms.limits.minimum) > device.block_size
+            || terms.has(export_flags::READ_ONLY) && !device.is_read_only;
+        if is_less {
+            return Err(other_export(&self.text));
+        }
+        let settings = DeviceSettings {
+            size,
+            block_size: device.block_size,
+            ..settings(&terms, self.text.clone(), options)?
+        };
+        let content = was.content.or(terms.content);
+        Ok((Terms { size, content, ..terms }, settings))
     }
 }
 

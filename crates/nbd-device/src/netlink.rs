@@ -3,7 +3,7 @@
 
 use crate::driver::{DeviceSettings, Driver};
 use crate::message::{Attribute, FAMILY, GROUP, NbdMessage, NetlinkCommand};
-use crate::sysfs::BlockDevices;
+use crate::sysfs::{BlockDevices, ConnectedDevice};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use netlink_packet_core::{
@@ -200,8 +200,8 @@ impl Driver for Netlink {
         self.devices.is_connected(index)
     }
 
-    fn backend(&self, index: u32) -> Result<Option<String>> {
-        self.devices.backend(index)
+    fn device(&self, index: u32) -> Result<Option<ConnectedDevice>> {
+        self.devices.device(index)
     }
 
     async fn died(&mut self) -> Result<Option<u32>> {

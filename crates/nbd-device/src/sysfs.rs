@@ -20,6 +20,10 @@ pub struct ConnectedDevice {
     pub index: u32,
     /// Bytes.
     pub size: u64,
+    /// The logical block size in bytes.
+    pub block_size: u64,
+    /// Whether it takes no writes.
+    pub is_read_only: bool,
     /// Who is at the other end, as its maker said; Linux 5.14 and newer.
     pub backend: Option<String>,
 }
@@ -91,18 +95,30 @@ impl BlockDevices {
             let entry = entry.map_err(failed)?;
             let number = entry.file_name().to_str().ok().and_then(|name| name.strip_prefix("nbd"));
             let Some(index) = number.and_then(|number| number.parse().ok()) else { continue };
-            if !self.is_connected(index)? {
-                continue;
-            }
-            let sectors = self.read(index, "size")?.and_then(|text| text.parse::<u64>().ok());
-            devices.push(ConnectedDevice {
-                index,
-                size: sectors.unwrap_or(0).saturating_mul(SECTOR),
-                backend: self.backend(index)?,
-            });
+            devices.extend(self.device(index)?);
         }
         devices.sort_by_key(|device| device.index);
         Ok(devices)
+    }
+
+    /// A device; `None` when it is not connected.
+    ///
+    /// # Errors
+    /// Any error from reading sysfs.
+    pub fn device(&self, index: u32) -> Result<Option<ConnectedDevice>> {
+        if !self.is_connected(index)? {
+            return Ok(None);
+        }
+        let number = |attribute| -> Result<Option<u64>> {
+            Ok(self.read(index, attribute)?.and_then(|text| text.parse().ok()))
+        };
+        Ok(Some(ConnectedDevice {
+            index,
+            size: number("size")?.unwrap_or(0).saturating_mul(SECTOR),
+            block_size: number("queue/logical_block_size")?.unwrap_or(SECTOR),
+            is_read_only: number("ro")?.is_some_and(|flag| flag != 0),
+            backend: self.backend(index)?,
+        }))
     }
 
     /// Whether somebody has a device connected.
@@ -151,22 +167,44 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (name, files) in [
             ("nbd10", &[("pid", "7\n"), ("size", "8\n")][..]),
-            ("nbd2", &[("pid", "1\n"), ("size", "2048\n"), ("backend", "nbd://lab/alice\n")]),
+            (
+                "nbd2",
+                &[
+                    ("pid", "1\n"),
+                    ("size", "2048\n"),
+                    ("ro", "1\n"),
+                    ("queue/logical_block_size", "4096\n"),
+                    ("backend", "nbd://lab/alice\n"),
+                ],
+            ),
             ("nbd1", &[("size", "0\n")]),
             ("vda", &[("size", "5\n")]),
         ] {
-            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::create_dir_all(dir.path().join(name).join("queue")).unwrap();
             for (file, text) in files {
                 fs::write(dir.path().join(name).join(file), text).unwrap();
             }
         }
         let backend = Some("nbd://lab/alice".to_owned());
         let expected = [
-            ConnectedDevice { index: 2, size: 1 << 20, backend },
-            ConnectedDevice { index: 10, size: 4096, backend: None },
+            ConnectedDevice {
+                index: 2,
+                size: 1 << 20,
+                block_size: 4096,
+                is_read_only: true,
+                backend,
+            },
+            ConnectedDevice {
+                index: 10,
+                size: 4096,
+                block_size: 512,
+                is_read_only: false,
+                backend: None,
+            },
         ];
         let devices = BlockDevices::open_at(dir.path()).unwrap();
         assert_eq!(devices.connected().unwrap(), expected);
+        assert_eq!(devices.device(1).unwrap(), None);
         assert_eq!(devices.backend(2).unwrap().as_deref(), Some("nbd://lab/alice"));
         assert_eq!(
             [1, 2, 3].map(|index| devices.is_connected(index).unwrap()),

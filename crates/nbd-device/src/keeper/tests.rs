@@ -72,8 +72,15 @@ impl Driver for Fake {
         Ok(self.world.lock().unwrap().device.is_some())
     }
 
-    fn backend(&self, _: u32) -> Result<Option<String>> {
-        Ok(self.world.lock().unwrap().device.as_ref().map(|device| device.backend.clone()))
+    fn device(&self, index: u32) -> Result<Option<ConnectedDevice>> {
+        let world = self.world.lock().unwrap();
+        Ok(world.device.as_ref().map(|device| ConnectedDevice {
+            index,
+            size: device.size,
+            block_size: device.block_size,
+            is_read_only: device.server_flags & export_flags::READ_ONLY != 0,
+            backend: Some(device.backend.clone()),
+        }))
     }
 
     async fn died(&mut self) -> Result<Option<u32>> {
@@ -289,6 +296,42 @@ async fn a_device_whose_keeper_was_killed_is_taken_up_again() {
     assert_eq!((rig.alive(), keeper.index()), (2, INDEX));
     rig.kill(1, 1);
     keep_until(&mut keeper, || rig.alive() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_not_taken_up_again_with_anything_but_what_it_was_made_of() {
+    let options = KeeperOptions { index: Some(INDEX), ..two() };
+    let (rig, keeper) = connected(&options).await;
+    let Keeper { driver, servers, .. } = keeper;
+    let world = Arc::clone(&rig.world);
+    let mut reports = Some(driver.reports);
+    rig.kill(2, 0);
+    let read_only = terms(1 << 20).flags | export_flags::READ_ONLY;
+    let others = [
+        Terms { content: Some("disk 1, reset".into()), ..terms(1 << 20) },
+        terms(4096),
+        Terms { flags: read_only, ..terms(1 << 20) },
+    ];
+    for other in others {
+        rig.answer([Ok(other)]);
+        let (_sender, receiver) = mpsc::unbounded_channel();
+        let driver = Fake { world: Arc::clone(&world), reports: receiver };
+        let refused = Keeper::connect(driver, servers.clone(), &options).await.unwrap_err();
+        assert_eq!((refused.kind(), rig.alive()), (ErrorKind::Conflict, 0), "{refused}");
+    }
+    // One that has grown meanwhile does, once its connections were replaced; nor is what was under it forgotten.
+    rig.answer((0..3).map(|_| Ok(terms(2 << 20))));
+    let driver = Fake { world: Arc::clone(&world), reports: reports.take().unwrap() };
+    let mut keeper = Keeper::connect(driver, servers, &options).await.unwrap();
+    assert_eq!((rig.alive(), keeper.size()), (2, 1 << 20));
+    keep_until(&mut keeper, || world.lock().unwrap().device.as_ref().unwrap().size == 2 << 20)
+        .await;
+    let other = || Ok(Terms { content: Some("disk 2".into()), ..terms(2 << 20) });
+    rig.answer([other(), Ok(terms(2 << 20))]);
+    rig.kill(1, 1);
+    let dials = *rig.server.dials.lock().unwrap();
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    assert_eq!(*rig.server.dials.lock().unwrap(), dials + 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -102,7 +102,7 @@ pub(super) async fn take_down(home: &Home, disk: &str, client: ControlClient) ->
     client.attach(&request(None)).await?;
     let ended = async {
         // Older kernels do not tell whose a device is; nor is it told of what other programs connected.
-        let is_ours = match driver.backend(index)? {
+        let is_ours = match driver.device(index)?.and_then(|device| device.backend) {
             Some(_) => is_of(index, &uri)?,
             None => devices::lock_keeper(home, disk)?.is_none(),
         };
