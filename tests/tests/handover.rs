@@ -141,6 +141,34 @@ fn a_program_that_cannot_follow_leaves_the_server_and_its_clients_as_they_were()
 }
 
 #[test]
+fn an_ephemeral_disk_outlives_a_successor_that_takes_everything_and_is_never_ready() {
+    let home = Home::new();
+    home.import("golden", &content::image(78, MIB));
+    home.run(&["disk", "create", "e", "--from", "golden", "--ephemeral"]);
+    let mut server = home.serve();
+    let mut client = Client::attach(server.socket(), "e");
+    assert_eq!(client.write(0, &[7; BLOCK]), 0);
+    let waiting = std::os::unix::net::UnixListener::bind(home.path("home/successor.sock")).unwrap();
+    // As long as the server has patience, which is as long as the disk waits for a client that is lost.
+    let taker = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        waiting.accept().unwrap().0.read_to_end(&mut all).unwrap();
+        all.len()
+    });
+    let mut asked =
+        std::os::unix::net::UnixStream::connect(home.path("home/control.sock")).unwrap();
+    let request = "POST /v1/hand-over HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut asked, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).unwrap();
+    assert!(taker.join().unwrap() > 0);
+    assert!(answer.contains("takes too long"), "{answer}");
+    assert!(client.read(0, BLOCK) == [7; BLOCK], "it was reset under its client");
+    server.assert_alive();
+    server.stop();
+}
+
+#[test]
 fn a_successor_that_cannot_serve_as_it_is_told_to_takes_nothing_over() {
     let home = Home::new();
     home.import("golden", &content::image(77, MIB));

@@ -2,7 +2,8 @@
 //!
 //! A client may attach any number of times (its connections); another one has to wait. When the
 //! last attachment of an ephemeral disk ends cleanly, the disk is reset. When it was lost, the disk
-//! waits a while for the same client. The timer is a future that the disk's owner polls
+//! waits a while for the same client; while the client's connections are on their way to another process
+//! it waits without end ([`PassedAttachment`]). The timer is a future that the disk's owner polls
 //! ([`Disk::expire`]): this crate starts no task that outlives its owner.
 
 use crate::{Disk, Mode};
@@ -60,22 +61,62 @@ impl Attachment {
         }
     }
 
+    /// Ends it for a client whose connection goes on in another process, or in this one where no other takes it.
+    /// However long that takes, the disk is the client's and is not reset, until what comes out is dropped.
+    pub fn pass(mut self) -> PassedAttachment {
+        let disk = Arc::clone(&self.disk);
+        {
+            let mut state = disk.lease.state.lock();
+            state.attachments -= 1;
+            state.passed += 1;
+        }
+        self.ended = true;
+        PassedAttachment { disk, handed_over: false }
+    }
+
     /// Counts one attachment less; whether it was the last one.
     fn leave(&self) -> bool {
         let mut state = self.disk.lease.state.lock();
         state.attachments -= 1;
-        state.attachments == 0
+        !state.is_used()
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        if self.ended || !self.leave() {
+        if !self.ended && self.leave() {
+            self.disk.lose_client();
+        }
+    }
+}
+
+/// A client's right to a disk while a connection of it is on its way. Dropped, the client is there again,
+/// or counts as lost.
+#[derive(Debug)]
+pub struct PassedAttachment {
+    disk: Arc<Disk>,
+    handed_over: bool,
+}
+
+impl PassedAttachment {
+    /// Another process goes on with the client: here the disk is nobody else's any more, and is not reset.
+    pub fn hand_over(mut self) {
+        self.handed_over = true;
+    }
+}
+
+impl Drop for PassedAttachment {
+    fn drop(&mut self) {
+        if self.handed_over {
             return;
         }
-        match self.disk.mode() {
-            Mode::Persistent => self.disk.lease.release(),
-            Mode::Ephemeral => self.disk.lease.linger(),
+        let is_last = {
+            let mut state = self.disk.lease.state.lock();
+            state.passed -= 1;
+            !state.is_used()
+        };
+        if is_last {
+            self.disk.lose_client();
         }
     }
 }
@@ -142,6 +183,14 @@ impl Disk {
         }
     }
 
+    /// Its client is gone, and did not say that it leaves.
+    fn lose_client(&self) {
+        match self.mode() {
+            Mode::Persistent => self.lease.release(),
+            Mode::Ephemeral => self.lease.linger(),
+        }
+    }
+
     /// Who has the disk attached, or is waited for.
     pub fn holder(&self) -> Option<String> {
         self.lease.state.lock().holder.clone()
@@ -175,7 +224,7 @@ impl Disk {
         match self.reset().await {
             Ok(()) => self.lease.release(),
             // The same client was quick to come back.
-            Err(_) if self.lease.state.lock().attachments > 0 => {}
+            Err(_) if self.lease.state.lock().is_used() => {}
             // Its record still says whose it was: it is reset after it was opened again.
             Err(error) if self.has_failed() => {
                 self.lease.release();

@@ -21,12 +21,21 @@ pub(crate) struct Lease {
 pub(crate) struct LeaseState {
     pub(crate) holder: Option<String>,
     pub(crate) attachments: usize,
+    /// How many connections of the holder are on their way to another process, or back.
+    pub(crate) passed: usize,
     /// Until when the disk waits for its holder, who is away.
     pub(crate) deadline: Option<Instant>,
     /// What is done to the disk that nobody may attach meanwhile.
     pub(crate) busy: Option<&'static str>,
     /// How many attachments are being ended.
     pub(crate) leaving: usize,
+}
+
+impl LeaseState {
+    /// Whether the holder is there, or on its way.
+    pub(crate) fn is_used(&self) -> bool {
+        self.attachments + self.passed > 0
+    }
 }
 
 impl Lease {
@@ -48,7 +57,7 @@ impl Lease {
                 "disk {name:?}: a {busy} is under way; try again when it is done"
             )));
         }
-        if state.attachments > 0 {
+        if state.is_used() {
             let holder = state.holder.as_deref().unwrap_or("a client");
             return Err(Error::conflict(format!(
                 "disk {name:?} is attached by {holder}; detach it before a {what}"
@@ -66,13 +75,13 @@ impl Lease {
 
     pub(crate) fn lingering_is_over(&self) -> bool {
         let state = self.state.lock();
-        state.attachments == 0 && state.deadline.is_some_and(|at| at <= Instant::now())
+        !state.is_used() && state.deadline.is_some_and(|at| at <= Instant::now())
     }
 
     /// Starts to wait for the holder.
     pub(crate) fn linger(&self) {
         let mut state = self.state.lock();
-        if state.attachments == 0 {
+        if !state.is_used() {
             state.deadline = Some(Instant::now() + self.linger);
             self.changed.notify_one();
         }
@@ -80,7 +89,7 @@ impl Lease {
 
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();
-        if state.attachments == 0 {
+        if !state.is_used() {
             state.holder = None;
             state.deadline = None;
         }

@@ -91,7 +91,7 @@ mod unsynced;
 mod upload_log;
 mod write_back;
 
-pub use attach::{Attachment, Ending};
+pub use attach::{Attachment, Ending, PassedAttachment};
 pub use boot_trace::BootTrace;
 pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;

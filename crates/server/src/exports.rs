@@ -5,10 +5,11 @@
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
-use disk::Attachment;
+use disk::{Attachment, PassedAttachment};
 use engine::Engine;
 use engine::boots::Boots;
 use engine::open::DiskHandle;
+use nbd::server::PassedUse;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::sync::Arc;
 use std::time::Duration;
@@ -203,6 +204,24 @@ impl Session for DiskSession {
         if let Err(e) = attachment.detach(how).await {
             tracing::error!(export = self.name, error = e.message(), "cannot reset the disk");
         }
+    }
+
+    async fn pass(mut self: Box<Self>) -> Option<Box<dyn PassedUse>> {
+        let attachment = self.attachment.take()?.pass();
+        let Self { _held, .. } = *self;
+        Some(Box::new(PassedDisk { attachment, _held }))
+    }
+}
+
+/// A disk that waits for a client on its way. It stays open meanwhile.
+struct PassedDisk {
+    attachment: PassedAttachment,
+    _held: DiskHandle,
+}
+
+impl PassedUse for PassedDisk {
+    fn hand_over(self: Box<Self>) {
+        self.attachment.hand_over();
     }
 }
 

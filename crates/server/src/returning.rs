@@ -130,10 +130,12 @@ mod tests {
                 allocation: false,
                 size: 512,
                 read_only: false,
+                content: None,
                 reinstates: None,
                 rest: ConnectionRemainder::default(),
             },
             carrier: None,
+            waits: None,
         };
         returning.expect(&(0..count).map(passed).collect::<Vec<_>>());
         (slow, returning)

@@ -50,6 +50,58 @@ async fn an_ephemeral_disk_waits_for_a_lost_client_and_no_longer() {
 }
 
 #[tokio::test]
+async fn an_ephemeral_disk_waits_without_end_while_its_client_is_on_its_way() {
+    let (mut home, image) = home().await;
+    home.linger(Duration::from_millis(50));
+    let disk = ephemeral(&home).await;
+    let long = || tokio::time::sleep(Duration::from_millis(300));
+    let life = async {
+        let (first, second) = (disk.attach("vm").await.unwrap(), disk.attach("vm").await.unwrap());
+        put(&disk, 1, 1).await;
+        let written = bytes(&*disk).await;
+        let first = first.pass();
+        second.detach(Ending::Clean).await.unwrap();
+        long().await;
+        same(&bytes(&*disk).await, &written);
+        assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+        assert_eq!(kind(disk.reset().await), ErrorKind::Conflict);
+        // No other process took it: it goes on here.
+        let back = disk.attach("vm").await.unwrap();
+        drop(first);
+        long().await;
+        same(&bytes(&*disk).await, &written);
+        // One that does not come back is lost, as others are.
+        drop(back.pass());
+        while disk.holder().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        same(&bytes(&*disk).await, &image);
+        // One that another process has is not lost here, and nobody else's.
+        let gone = disk.attach("vm").await.unwrap();
+        put(&disk, 1, 1).await;
+        gone.pass().hand_over();
+        long().await;
+        same(&bytes(&*disk).await, &written);
+        assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+    };
+    tokio::select! {
+        () = life => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+}
+
+#[tokio::test]
+async fn a_persistent_disk_is_free_again_when_its_client_does_not_come_back() {
+    let (home, _) = home().await;
+    home.create("p", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("p").await;
+    let passed = disk.attach("vm").await.unwrap().pass();
+    assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+    drop(passed);
+    drop(disk.attach("other").await.unwrap());
+}
+
+#[tokio::test]
 async fn an_ephemeral_disk_of_a_killed_server_waits_for_its_client_too() {
     let (mut home, image) = home().await;
     let disk = ephemeral(&home).await;

@@ -293,6 +293,20 @@ pub trait Session: Send + Sync {
     /// Ends the session. None of its requests is in flight any more. A graceful stop flushes before
     /// it; other ends do not.
     async fn close(self: Box<Self>, ending: SessionEnding);
+
+    /// Ends the session of a connection that goes on at another process, or at this one where no other takes it.
+    /// The export is to wait for its client, however long that takes, until what comes out is dropped. Where no
+    /// export waits for anybody, nothing does.
+    async fn pass(self: Box<Self>) -> Option<Box<dyn PassedUse>> {
+        self.close(SessionEnding::Lost).await;
+        None
+    }
+}
+
+/// An export that waits for a client on its way. Dropped, the client is there again or never will be.
+pub trait PassedUse: Send + Sync {
+    /// The client is another process's from now on: the export is nobody else's here any more.
+    fn hand_over(self: Box<Self>);
 }
 
 /// A session with a layer above its device, or whose requests somebody is told of: all else is the
@@ -352,6 +366,12 @@ impl Session for Layered {
         let Self { inner, device, observer } = *self;
         drop((device, observer));
         inner.close(ending).await;
+    }
+
+    async fn pass(self: Box<Self>) -> Option<Box<dyn PassedUse>> {
+        let Self { inner, device, observer } = *self;
+        drop((device, observer));
+        inner.pass().await
     }
 }
 

@@ -29,7 +29,7 @@ pub use counters::latency::{Latencies, Latency, TimedOperation};
 pub use counters::registry::{ClientCounters, ClientPace, Counters, ExportCounters};
 pub use counters::traffic::Traffic;
 pub use exports::{
-    ExportSummary, Exports, Layered, Peer, Purpose, Session, SessionEnding, Transport,
+    ExportSummary, Exports, Layered, PassedUse, Peer, Purpose, Session, SessionEnding, Transport,
 };
 pub use schedule::busy_poll::{BusyPoll, BusyPoller, Processors, Waits};
 pub use schedule::idle_processors::spare_while_idle;

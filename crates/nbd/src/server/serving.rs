@@ -142,7 +142,7 @@ impl Server {
         let told = ListenerSignals::new(phases, passing);
         let mut clients = JoinSet::new();
         let (opening, mut opened) = mpsc::channel::<Infallible>(1);
-        for PassedConnection { stream, session, carrier } in passed {
+        for PassedConnection { stream, session, carrier, waits } in passed {
             if let Some(carrier) = carrier {
                 clients.spawn(carrier);
             }
@@ -154,7 +154,7 @@ impl Server {
                     continue;
                 }
             };
-            let (told, opening) = (told.clone(), opening.clone());
+            let (told, opening) = (told.clone(), (opening.clone(), waits));
             clients.spawn(async move {
                 if let Err(error) = place.resume(stream, session, told, opening).await {
                     tracing::warn!(%peer, error = error.message(), "a passed connection is closed");

@@ -62,6 +62,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
         allocation: true,
         size: 1 << 40,
         read_only: false,
+        content: Some("disk 07 1".to_owned()),
         reinstates: Some(Reinstatement { id: [9; 16], number: u64::MAX }),
         rest: ConnectionRemainder {
             received: (0..200_000).map(|i| i as u8).collect(),
@@ -78,6 +79,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
             stream: theirs.into(),
             session: session.clone(),
             carrier: None,
+            waits: None,
         }],
     };
     let waiting = WaitingSuccessor::listen(&home).unwrap();
@@ -117,12 +119,14 @@ fn servers_that_do_not_know_what_was_asked_for_and_that_know_more_are_understood
                 "read_only": true{more}}}"#
         );
         match serde_json::from_str(&json).unwrap() {
-            EstateItem::Client { asked, .. } => asked,
+            EstateItem::Client { asked, content, .. } => (asked, content),
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(item(""), None);
-    assert_eq!(item(r#", "asked": "e", "later": [1]"#).as_deref(), Some("e"));
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(item(""), (None, None));
+    assert_eq!(item(r#", "asked": "e", "later": [1]"#), (text("e"), None));
+    assert_eq!(item(r#", "content": "c""#), (None, text("c")));
 }
 
 #[tokio::test(start_paused = true)]

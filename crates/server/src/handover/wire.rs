@@ -73,6 +73,9 @@ pub(super) enum EstateItem {
         allocation: bool,
         size: u64,
         read_only: bool,
+        /// [`Interrupted::content`]; one of an earlier version does not say.
+        #[serde(default)]
+        content: Option<String>,
         /// [`Interrupted::reinstates`]: the id, and the number.
         #[serde(default)]
         reinstates: Option<([u8; 16], u64)>,
@@ -163,6 +166,7 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
             allocation: session.allocation,
             size: session.size,
             read_only: session.read_only,
+            content: session.content.clone(),
             reinstates: session.reinstates.map(|one| (one.id, one.number)),
             unsent: unsent.len(),
             skip: *skip,
@@ -243,6 +247,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 allocation,
                 size,
                 read_only,
+                content,
                 reinstates,
                 unsent,
                 skip,
@@ -271,10 +276,17 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     allocation,
                     size,
                     read_only,
+                    content,
                     reinstates,
                     rest,
                 };
-                estate.clients.push(PassedConnection { stream: socket()?, session, carrier: None });
+                let stream = socket()?;
+                estate.clients.push(PassedConnection {
+                    stream,
+                    session,
+                    carrier: None,
+                    waits: None,
+                });
             }
             EstateItem::End => return Ok(estate),
             EstateItem::Hello { .. } => return Err(unreadable("it begins twice")),

@@ -12,7 +12,7 @@ mod carrier;
 use super::remainder::ConnectionRemainder;
 use crate::codec::ReplyStyle;
 use crate::codec::option::Reinstatement;
-use crate::server::exports::Peer;
+use crate::server::exports::{PassedUse, Peer};
 use crate::server::sockets::stream::ConnectedSocket;
 use block::{Error, Result};
 use futures::future::BoxFuture;
@@ -51,6 +51,8 @@ pub struct PassedConnection {
     pub session: Interrupted,
     /// What this process has to run for it, wherever it goes on.
     pub carrier: Option<Carrier>,
+    /// That its export waits for it in this process.
+    pub waits: Option<Box<dyn PassedUse>>,
 }
 
 /// Carries what an encrypted connection brings between it and the socket that was passed in its
@@ -59,13 +61,20 @@ pub type Carrier = BoxFuture<'static, ()>;
 
 impl fmt::Debug for PassedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, session, carrier } = self;
+        let Self { stream, session, carrier, waits } = self;
         f.debug_struct("Passed")
             .field("stream", stream)
             .field("session", session)
             .field("carried", &carrier.is_some())
+            .field("awaited", &waits.is_some())
             .finish()
     }
+}
+
+/// What becomes of a session that is interrupted.
+pub(in crate::server) struct InterruptedUse {
+    pub(super) session: Interrupted,
+    pub(super) waits: Option<Box<dyn PassedUse>>,
 }
 
 /// A session with nothing in flight.
@@ -83,6 +92,8 @@ pub struct Interrupted {
     pub size: u64,
     /// Whether the client was told that it cannot write.
     pub read_only: bool,
+    /// What the export [holds as a whole](crate::Session::content); `None` where nobody told.
+    pub content: Option<String>,
     /// Which connections it takes the place of, and which one its own.
     pub reinstates: Option<Reinstatement>,
     /// What is left of its streams.
@@ -134,9 +145,10 @@ impl ListenerSignals {
     }
 
     /// Passes a connection itself.
-    pub(super) fn pass_socket(mut self, stream: ConnectedSocket, session: Interrupted) {
+    pub(super) fn pass_socket(mut self, stream: ConnectedSocket, interrupted: InterruptedUse) {
+        let InterruptedUse { session, waits } = interrupted;
         match stream.into_fd() {
-            Ok(stream) => self.pass(PassedConnection { stream, session, carrier: None }),
+            Ok(stream) => self.pass(PassedConnection { stream, session, carrier: None, waits }),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
         }
     }
@@ -149,12 +161,13 @@ impl ListenerSignals {
     pub(super) fn pass_inside<S>(
         &mut self,
         stream: S,
-        session: Interrupted,
+        interrupted: InterruptedUse,
         stall: Duration,
     ) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let InterruptedUse { session, waits } = interrupted;
         let peer = session.peer.clone();
         let fail = |e| Error::io(&peer, e);
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
@@ -164,7 +177,8 @@ impl ListenerSignals {
                 tracing::debug!(%peer, %error, "a carried connection ended");
             }
         });
-        self.pass(PassedConnection { stream: theirs, session, carrier: Some(carrier) });
+        let carrier = Some(carrier);
+        self.pass(PassedConnection { stream: theirs, session, carrier, waits });
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use super::connection::{Connection, ConnectionEnd};
 use super::engine::EngineSetup;
 use super::handshake::{self, Agreed, NegotiationOutcome};
 use super::options::Channel;
-use super::passing::{Interrupted, ListenerSignals, Phase};
+use super::passing::{Interrupted, InterruptedUse, ListenerSignals, Phase};
 use crate::server::admission::attachments::{self, Attached};
 use crate::server::admission::negotiations::{Attended, Negotiation};
 use crate::server::admission::seat::ConnectionSeat;
@@ -28,13 +28,11 @@ use crate::server::sockets::stream::ConnectedSocket;
 use crate::server::sockets::tls::Tls;
 use block::{Device, Error, Result};
 use futures::FutureExt;
-use std::convert::Infallible;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 impl ConnectionSeat {
@@ -54,13 +52,13 @@ impl ConnectionSeat {
     }
 
     /// Goes on with a session that another process passed, to its end or until it is passed on. `opening` is
-    /// dropped when the export is open.
+    /// dropped when the export is open, or cannot be opened.
     pub(in crate::server) async fn resume(
         mut self,
         stream: OwnedFd,
         was: Interrupted,
         told: ListenerSignals,
-        opening: mpsc::Sender<Infallible>,
+        opening: impl Send,
     ) -> Result<()> {
         // Until the connection holds it itself.
         let mut held = BudgetHold::new(&self.state.budget);
@@ -68,7 +66,9 @@ impl ConnectionSeat {
         let session = self.state.exports.open(&was.export, &was.peer, Purpose::Resume).await?;
         drop(opening);
         let device = session.device();
-        if device.size() < was.size || (device.read_only() && !was.read_only) {
+        // What its client has in its memory belongs to what was there.
+        let is_other = was.content.is_some() && session.content() != was.content;
+        if is_other || device.size() < was.size || (device.read_only() && !was.read_only) {
             let why = format!("{} is not what it was when its client connected", was.export);
             session.close(SessionEnding::Lost).await;
             return Err(Error::conflict(why));
@@ -98,7 +98,7 @@ impl ConnectionSeat {
         peer: &Peer,
         tls: Option<Tls>,
         told: &mut ListenerSignals,
-    ) -> Result<Option<(S, Interrupted)>>
+    ) -> Result<Option<(S, InterruptedUse)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -238,7 +238,7 @@ impl ConnectionSeat {
         peer: &Peer,
         agreed: Agreed,
         told: &mut ListenerSignals,
-    ) -> Result<Option<(S, Interrupted)>>
+    ) -> Result<Option<(S, InterruptedUse)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -290,7 +290,8 @@ impl ConnectionSeat {
             // Not unless it was flushed: whoever goes on would flush without what is lost here, and the
             // client must know.
             Ok(ConnectionEnd::Interrupted(rest)) if flushed => {
-                session.close(SessionEnding::Lost).await; // the client is known again when it goes on
+                let content = session.content();
+                let waits = session.pass().await;
                 tracing::info!(%peer, export, "session interrupted, to be passed on");
                 let session = Interrupted {
                     peer: peer.clone(),
@@ -299,10 +300,11 @@ impl ConnectionSeat {
                     allocation,
                     size: device.size(),
                     read_only: device.read_only(),
+                    content,
                     reinstates,
                     rest,
                 };
-                return Ok(Some((stream, session)));
+                return Ok(Some((stream, InterruptedUse { session, waits })));
             }
             Ok(end) => self.ended(end, peer, &export),
             Err(_) => {

@@ -5,15 +5,15 @@ use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
 use crate::server::schedule::budget::{BudgetHold, FREE};
 use crate::server::{
-    ExportSummary, Exports, Listener, PassedConnection, Peer, Phase, Purpose, Server, ServerLimits,
-    Session, SessionEnding,
+    ExportSummary, Exports, Listener, PassedConnection, PassedUse, Peer, Phase, Purpose, Server,
+    ServerLimits, Session, SessionEnding,
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
 use block::{Device, Durability, Fault, Memory, Result, ScriptedDevice, Span};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -56,7 +56,15 @@ struct Running {
 
 impl Running {
     fn start(device: &Arc<dyn Device>, listener: Listener, clients: Vec<PassedConnection>) -> Self {
-        let server = Server::new(Arc::new(One(Arc::clone(device))), ServerLimits::default());
+        Self::serve(Arc::new(One(Arc::clone(device))), listener, clients)
+    }
+
+    fn serve(
+        exports: Arc<dyn Exports>,
+        listener: Listener,
+        clients: Vec<PassedConnection>,
+    ) -> Self {
+        let server = Server::new(exports, ServerLimits::default());
         let (phase, phases) = watch::channel(Phase::Serving);
         let (passing, passed) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
@@ -183,6 +191,99 @@ async fn a_connection_whose_export_has_become_another_is_closed() {
     let mut buf = [0; 4096];
     assert!(remote.read(Span::whole(4096), &mut buf).await.is_err());
     drop(running);
+}
+
+/// An export with a number for what it holds, and what became of its sessions.
+#[derive(Clone)]
+struct Noted {
+    device: Arc<dyn Device>,
+    content: u32,
+    notes: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Noted {
+    fn note(&self, what: &'static str) {
+        self.notes.lock().unwrap().push(what);
+    }
+
+    /// What was noted since this was asked last.
+    fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.notes.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Exports for Noted {
+    async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+        Ok(Vec::new())
+    }
+    async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+        self.note("open");
+        Ok(Box::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Session for Noted {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+    fn name(&self) -> &str {
+        "disk"
+    }
+    fn content(&self) -> Option<String> {
+        Some(self.content.to_string())
+    }
+    async fn close(self: Box<Self>, _: SessionEnding) {
+        self.note("close");
+    }
+    async fn pass(self: Box<Self>) -> Option<Box<dyn PassedUse>> {
+        self.note("pass");
+        Some(Box::new(Awaited(*self)))
+    }
+}
+
+struct Awaited(Noted);
+
+impl PassedUse for Awaited {
+    fn hand_over(self: Box<Self>) {
+        self.0.note("hand over");
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.note("no more awaited");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_waits_until_its_client_is_back_and_one_that_holds_something_else_is_not_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::unix(dir.path().join("s")).unwrap();
+    let (device, notes) = (Arc::new(Memory::new(4 * MIB)), Arc::default());
+    let mut exports = Noted { device, content: 1, notes };
+    let listener = Listener::bind(&address, 64).await.unwrap();
+    let start = |exports: &Noted, listener, passed| {
+        Running::serve(Arc::new(exports.clone()), listener, passed)
+    };
+    let running = start(&exports, listener, Vec::new());
+    let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
+    let remote = Remote::connect(&Uri::new(address, "disk"), options).await.unwrap();
+    let mut buf = [0; 4096];
+    remote.read(Span::whole(4096), &mut buf).await.unwrap();
+    exports.take();
+    let (listener, passed) = running.pass().await;
+    assert_eq!(exports.take(), ["pass"]);
+    let running = start(&exports, listener, passed);
+    remote.read(Span::whole(4096), &mut buf).await.unwrap();
+    assert_eq!(exports.take(), ["open", "no more awaited"]);
+    let (listener, passed) = running.pass().await;
+    exports.content = 2;
+    let running = start(&exports, listener, passed);
+    assert!(remote.read(Span::whole(4096), &mut buf).await.is_err());
+    drop(running);
+    assert_eq!(exports.take(), ["pass", "open", "no more awaited", "close"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
