@@ -131,11 +131,12 @@ mod tests {
                 size: 512,
                 read_only: false,
                 content: None,
+                order: None,
                 reinstates: None,
                 rest: ConnectionRemainder::default(),
             },
             carrier: None,
-            waits: None,
+            place: None,
         };
         returning.expect(&(0..count).map(passed).collect::<Vec<_>>());
         (slow, returning)

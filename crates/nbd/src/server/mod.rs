@@ -36,7 +36,7 @@ pub use schedule::idle_processors::spare_while_idle;
 pub use schedule::lone_receiver::LoneReceiver;
 pub use schedule::pace::Rates;
 pub use serving::Server;
-pub use session::passing::{Carrier, Interrupted, PassedConnection, Passing, Phase};
+pub use session::passing::{Carrier, Interrupted, KeptPlace, PassedConnection, Passing, Phase};
 pub use session::remainder::ConnectionRemainder;
 pub use sockets::listener::{DEFAULT_BACKLOG, Listener};
 pub use sockets::stream::{ConnectedSocket, Watch};

@@ -126,8 +126,8 @@ impl Server {
     }
 
     /// Goes on with the connections that another process passed, until they leave or `phases` ends
-    /// it, as [`serve_phases`](Self::serve_phases) does. They have their places among the connections
-    /// when this returns, before the future runs. One whose export is not what it was is closed.
+    /// it, as [`serve_phases`](Self::serve_phases) does. They have their places among the connections, in the order
+    /// in which they attached, when this returns, before the future runs. One whose export is not what it was is closed.
     /// `attached` is called when each of them has its export again, or is closed.
     ///
     /// # Errors
@@ -142,22 +142,29 @@ impl Server {
         let told = ListenerSignals::new(phases, passing);
         let mut clients = JoinSet::new();
         let (opening, mut opened) = mpsc::channel::<Infallible>(1);
-        for PassedConnection { stream, session, carrier, waits } in passed {
+        for PassedConnection { stream, session, carrier, place } in in_order(passed) {
             if let Some(carrier) = carrier {
                 clients.spawn(carrier);
             }
             let peer = session.peer.clone();
-            let place = match ConnectionSeat::take(&self.state, &peer) {
-                Ok(place) => place,
+            let closed = move |error: Error| {
+                tracing::warn!(%peer, error = error.message(), "a passed connection is closed");
+            };
+            let seat = ConnectionSeat::take(&self.state, &session.peer).and_then(|mut seat| {
+                let reserved = seat.reserve(stream, &session)?;
+                Ok((seat, reserved))
+            });
+            let (seat, reserved) = match seat {
+                Ok(taken) => taken,
                 Err(error) => {
-                    tracing::warn!(%peer, error = error.message(), "a passed connection is closed");
+                    closed(error);
                     continue;
                 }
             };
-            let (told, opening) = (told.clone(), (opening.clone(), waits));
+            let (told, opening) = (told.clone(), (opening.clone(), place));
             clients.spawn(async move {
-                if let Err(error) = place.resume(stream, session, told, opening).await {
-                    tracing::warn!(%peer, error = error.message(), "a passed connection is closed");
+                if let Err(error) = seat.resume(reserved, session, told, opening).await {
+                    closed(error);
                 }
             });
         }
@@ -314,4 +321,13 @@ impl Server {
             .await
             .unwrap_or_else(|_| Err(Error::unavailable("the session did not end in time")))
     }
+}
+
+/// Connections in the order in which they attached, in which they are to have their places anew.
+fn in_order(mut passed: Vec<PassedConnection>) -> Vec<PassedConnection> {
+    passed.sort_by_key(|one| one.session.order);
+    for kept in passed.iter_mut().filter_map(|one| one.place.as_mut()) {
+        kept.leave_order();
+    }
+    passed
 }

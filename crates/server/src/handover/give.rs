@@ -7,7 +7,7 @@ use crate::api::Draining;
 use crate::estate::Estate;
 use block::{Error, Result};
 use engine::home::Home;
-use nbd::server::PassedUse;
+use nbd::server::KeptPlace;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,8 +115,8 @@ impl Changeable {
             return Err(e);
         }
         // Those that go on there are not lost here, however long the disks take to close.
-        let awaited = estate.clients.into_iter().filter_map(|client| client.waits);
-        awaited.for_each(PassedUse::hand_over);
+        let kept = estate.clients.into_iter().filter_map(|client| client.place);
+        kept.for_each(KeptPlace::hand_over);
         let successor = successor.pid.and_then(|pid| u32::try_from(pid).ok());
         tracing::info!(connections, ?successor, "handed over");
         Ok(Draining { connections, successor })

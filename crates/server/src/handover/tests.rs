@@ -63,6 +63,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
         size: 1 << 40,
         read_only: false,
         content: Some("disk 07 1".to_owned()),
+        order: Some(1 << 60),
         reinstates: Some(Reinstatement { id: [9; 16], number: u64::MAX }),
         rest: ConnectionRemainder {
             received: (0..200_000).map(|i| i as u8).collect(),
@@ -79,7 +80,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
             stream: theirs.into(),
             session: session.clone(),
             carrier: None,
-            waits: None,
+            place: None,
         }],
     };
     let waiting = WaitingSuccessor::listen(&home).unwrap();
@@ -119,14 +120,14 @@ fn servers_that_do_not_know_what_was_asked_for_and_that_know_more_are_understood
                 "read_only": true{more}}}"#
         );
         match serde_json::from_str(&json).unwrap() {
-            EstateItem::Client { asked, content, .. } => (asked, content),
+            EstateItem::Client(one) => (one.asked, one.content, one.order),
             other => panic!("{other:?}"),
         }
     };
     let text = |text: &str| Some(text.to_owned());
-    assert_eq!(item(""), (None, None));
-    assert_eq!(item(r#", "asked": "e", "later": [1]"#), (text("e"), None));
-    assert_eq!(item(r#", "content": "c""#), (None, text("c")));
+    assert_eq!(item(""), (None, None, None));
+    assert_eq!(item(r#", "asked": "e", "later": [1]"#), (text("e"), None, None));
+    assert_eq!(item(r#", "content": "c", "order": 7"#), (None, text("c"), Some(7)));
 }
 
 #[tokio::test(start_paused = true)]

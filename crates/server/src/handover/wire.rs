@@ -61,32 +61,39 @@ pub(super) enum EstateItem {
     Gateway {
         asked: String,
     },
-    Client {
-        via: TransportRecord,
-        identity: String,
-        certificate: Option<String>,
-        export: String,
-        /// [`Peer::asked`]; one of an earlier version does not say.
-        #[serde(default)]
-        asked: Option<String>,
-        style: Style,
-        allocation: bool,
-        size: u64,
-        read_only: bool,
-        /// [`Interrupted::content`]; one of an earlier version does not say.
-        #[serde(default)]
-        content: Option<String>,
-        /// [`Interrupted::reinstates`]: the id, and the number.
-        #[serde(default)]
-        reinstates: Option<([u8; 16], u64)>,
-        /// So many of the raw bytes are what the client has not taken of its answers.
-        #[serde(default)]
-        unsent: usize,
-        /// [`ConnectionRemainder::skip`].
-        #[serde(default)]
-        skip: u64,
-    },
+    Client(Box<ClientRecord>),
     End,
+}
+
+/// [`Interrupted`], written down, but for the bytes of what is left of its streams.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ClientRecord {
+    pub(super) via: TransportRecord,
+    pub(super) identity: String,
+    pub(super) certificate: Option<String>,
+    pub(super) export: String,
+    /// [`Peer::asked`]; one of an earlier version does not say.
+    #[serde(default)]
+    pub(super) asked: Option<String>,
+    pub(super) style: Style,
+    pub(super) allocation: bool,
+    pub(super) size: u64,
+    pub(super) read_only: bool,
+    /// [`Interrupted::content`]; one of an earlier version does not say.
+    #[serde(default)]
+    pub(super) content: Option<String>,
+    /// [`Interrupted::order`]; one of an earlier version does not say.
+    #[serde(default)]
+    pub(super) order: Option<u64>,
+    /// [`Interrupted::reinstates`]: the id, and the number.
+    #[serde(default)]
+    pub(super) reinstates: Option<([u8; 16], u64)>,
+    /// So many of the raw bytes are what the client has not taken of its answers.
+    #[serde(default)]
+    pub(super) unsent: usize,
+    /// [`ConnectionRemainder::skip`].
+    #[serde(default)]
+    pub(super) skip: u64,
 }
 
 /// [`Transport`], written down.
@@ -105,6 +112,65 @@ pub(super) enum Style {
     Simple,
     Structured,
     Extended,
+}
+
+impl ClientRecord {
+    fn of(session: &Interrupted) -> Self {
+        let ConnectionRemainder { unsent, skip, .. } = &session.rest;
+        Self {
+            via: match session.peer.transport {
+                Transport::Unix { uid, pid } => TransportRecord::Unix { uid, pid },
+                Transport::Tcp(from) => TransportRecord::Tcp(from),
+                Transport::Stdio => TransportRecord::Stdio,
+            },
+            identity: session.peer.identity.clone(),
+            certificate: session.peer.certificate.clone(),
+            export: session.export.clone(),
+            asked: session.peer.asked(),
+            style: match session.style {
+                ReplyStyle::Simple => Style::Simple,
+                ReplyStyle::Structured => Style::Structured,
+                ReplyStyle::Extended => Style::Extended,
+            },
+            allocation: session.allocation,
+            size: session.size,
+            read_only: session.read_only,
+            content: session.content.clone(),
+            order: session.order,
+            reinstates: session.reinstates.map(|one| (one.id, one.number)),
+            unsent: unsent.len(),
+            skip: *skip,
+        }
+    }
+
+    /// The session, of which `raw` is left: first what was not sent.
+    fn session(self, mut raw: Vec<u8>) -> Result<Interrupted> {
+        if self.unsent > raw.len() {
+            return Err(unreadable("a client's answers are cut short"));
+        }
+        let received = raw.split_off(self.unsent);
+        let transport = match self.via {
+            TransportRecord::Unix { uid, pid } => Transport::Unix { uid, pid },
+            TransportRecord::Tcp(from) => Transport::Tcp(from),
+            TransportRecord::Stdio => Transport::Stdio,
+        };
+        Ok(Interrupted {
+            peer: Peer::known(transport, self.identity, self.certificate, self.asked),
+            export: self.export,
+            style: match self.style {
+                Style::Simple => ReplyStyle::Simple,
+                Style::Structured => ReplyStyle::Structured,
+                Style::Extended => ReplyStyle::Extended,
+            },
+            allocation: self.allocation,
+            size: self.size,
+            read_only: self.read_only,
+            content: self.content,
+            order: self.order,
+            reinstates: self.reinstates.map(|(id, number)| Reinstatement { id, number }),
+            rest: ConnectionRemainder { received, unsent: raw, skip: self.skip },
+        })
+    }
 }
 
 pub(super) fn gone(e: &std::io::Error) -> Error {
@@ -143,34 +209,12 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
     for PassedConnection { stream: socket, session, .. } in &estate.clients {
-        let ConnectionRemainder { received, unsent, skip } = &session.rest;
+        let ConnectionRemainder { received, unsent, .. } = &session.rest;
         if received.len() + unsent.len() > LONGEST_RAW as usize {
             tracing::warn!(peer = %session.peer, "it has too much under way to be handed over");
             continue;
         }
-        let item = EstateItem::Client {
-            via: match session.peer.transport {
-                Transport::Unix { uid, pid } => TransportRecord::Unix { uid, pid },
-                Transport::Tcp(from) => TransportRecord::Tcp(from),
-                Transport::Stdio => TransportRecord::Stdio,
-            },
-            identity: session.peer.identity.clone(),
-            certificate: session.peer.certificate.clone(),
-            export: session.export.clone(),
-            asked: session.peer.asked(),
-            style: match session.style {
-                ReplyStyle::Simple => Style::Simple,
-                ReplyStyle::Structured => Style::Structured,
-                ReplyStyle::Extended => Style::Extended,
-            },
-            allocation: session.allocation,
-            size: session.size,
-            read_only: session.read_only,
-            content: session.content.clone(),
-            reinstates: session.reinstates.map(|one| (one.id, one.number)),
-            unsent: unsent.len(),
-            skip: *skip,
-        };
+        let item = EstateItem::Client(Box::new(ClientRecord::of(session)));
         send(stream, &item, &[unsent, received], Some(socket.as_fd())).await?;
     }
     send(stream, &EstateItem::End, &[], None).await
@@ -224,7 +268,7 @@ pub(super) async fn greeting(stream: &mut UnixStream) -> Result<Duration> {
 pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
     let mut estate = Estate::default();
     for _ in 0..MOST {
-        let (item, mut raw, socket) = receive(stream).await?;
+        let (item, raw, socket) = receive(stream).await?;
         let socket = || socket.ok_or_else(|| unreadable("a descriptor is missing"));
         match item {
             EstateItem::Listener { asked, file } => {
@@ -237,55 +281,13 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
             }
             EstateItem::Http { asked } => estate.http = Some((asked, socket()?)),
             EstateItem::Gateway { asked } => estate.gateway = Some((asked, socket()?)),
-            EstateItem::Client {
-                via,
-                identity,
-                certificate,
-                export,
-                asked,
-                style,
-                allocation,
-                size,
-                read_only,
-                content,
-                reinstates,
-                unsent,
-                skip,
-            } => {
-                if unsent > raw.len() {
-                    return Err(unreadable("a client's answers are cut short"));
-                }
-                let received = raw.split_off(unsent);
-                let rest = ConnectionRemainder { received, unsent: raw, skip };
-                let transport = match via {
-                    TransportRecord::Unix { uid, pid } => Transport::Unix { uid, pid },
-                    TransportRecord::Tcp(from) => Transport::Tcp(from),
-                    TransportRecord::Stdio => Transport::Stdio,
-                };
-                let style = match style {
-                    Style::Simple => ReplyStyle::Simple,
-                    Style::Structured => ReplyStyle::Structured,
-                    Style::Extended => ReplyStyle::Extended,
-                };
-                let peer = Peer::known(transport, identity, certificate, asked);
-                let reinstates = reinstates.map(|(id, number)| Reinstatement { id, number });
-                let session = Interrupted {
-                    peer,
-                    export,
-                    style,
-                    allocation,
-                    size,
-                    read_only,
-                    content,
-                    reinstates,
-                    rest,
-                };
-                let stream = socket()?;
+            EstateItem::Client(client) => {
+                let (stream, session) = (socket()?, client.session(raw)?);
                 estate.clients.push(PassedConnection {
                     stream,
                     session,
                     carrier: None,
-                    waits: None,
+                    place: None,
                 });
             }
             EstateItem::End => return Ok(estate),

@@ -12,6 +12,10 @@
 //! What is still in the network when a new connection attaches comes to the server later. A client that
 //! says which connections a new one takes the place of ([`Reinstatement`]) is safe from that, too: these
 //! take nothing more, whatever comes.
+//!
+//! The order goes along to another process. A connection that is passed keeps its place here until that process has
+//! it, so that none behind it goes on here meanwhile; there all that were passed have their places, in the same order,
+//! before the first of them is gone on with.
 
 use crate::codec::option::Reinstatement;
 use crate::server::sockets::stream::Watch;
@@ -27,12 +31,19 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Default)]
 pub(in crate::server) struct Attachments {
     by_export: Mutex<HashMap<String, Vec<Arc<AttachedConnection>>>>,
+    /// How many there have been.
+    count: AtomicU64,
 }
+
+/// A connection's place in the order, and what it has to wait for, if anything.
+pub(in crate::server) type PlaceInOrder = (Attached, Option<BoxFuture<'static, ()>>);
 
 /// One connection as newer ones see it.
 #[derive(Debug)]
 pub(in crate::server) struct AttachedConnection {
     client: String,
+    /// Its number among all connections of the server.
+    number: u64,
     reinstates: Option<Reinstatement>,
     watch: Option<Watch>,
     /// Another one takes its place.
@@ -106,7 +117,7 @@ impl Attachments {
         client: &str,
         reinstates: Option<Reinstatement>,
         watch: Option<Watch>,
-    ) -> (Attached, Option<BoxFuture<'static, ()>>) {
+    ) -> PlaceInOrder {
         let mut by_export = self.by_export();
         let older = by_export.entry(export.to_owned()).or_default();
         let follows = |older: &&Arc<AttachedConnection>| {
@@ -126,6 +137,7 @@ impl Attachments {
         });
         let own = Arc::new(AttachedConnection {
             client: client.to_owned(),
+            number: self.count.fetch_add(1, Relaxed),
             reinstates,
             watch,
             replaced: AtomicBool::new(replaced),
@@ -159,6 +171,13 @@ pub(in crate::server) struct Attached {
     own: Arc<AttachedConnection>,
 }
 
+impl Attached {
+    /// Greater than that of every connection that attached before it.
+    pub(in crate::server) fn number(&self) -> u64 {
+        self.own.number
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
         let mut by_export = self.all.by_export();
@@ -176,7 +195,7 @@ impl Drop for Attached {
 mod tests {
     use super::*;
 
-    fn attach(all: &Arc<Attachments>, client: &str) -> (Attached, Option<BoxFuture<'static, ()>>) {
+    fn attach(all: &Arc<Attachments>, client: &str) -> PlaceInOrder {
         all.attach("disk", client, None, None)
     }
 

@@ -8,6 +8,7 @@ use super::remainder::ConnectionRemainder;
 use crate::codec::constants::option_reply::ERR_TOO_BIG;
 use crate::codec::option::{ClientFlags, OptionHeader, Reinstatement, put_greeting};
 use crate::codec::{Parsed, ReplyStyle};
+use crate::server::admission::attachments::PlaceInOrder;
 use crate::server::admission::limits::ServerLimits;
 use crate::server::exports::{Exports, Peer, Session};
 use block::{Error, Result};
@@ -37,6 +38,8 @@ pub(super) struct Agreed {
     pub(super) reinstates: Option<Reinstatement>,
     /// The client by another identity than it came with.
     pub(super) keeper: Option<Peer>,
+    /// Its place among those that use the export, where it has one already.
+    pub(super) place: Option<PlaceInOrder>,
     /// The last replies of the negotiation, and what was received beyond it.
     pub(super) rest: ConnectionRemainder,
 }
@@ -117,6 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                         allocation: name.is_some(),
                         reinstates: self.state.reinstates,
                         keeper: self.state.keeper.take(),
+                        place: None,
                         rest: ConnectionRemainder {
                             unsent: std::mem::take(&mut self.state.out),
                             received: std::mem::take(&mut self.received),

@@ -12,6 +12,7 @@ mod carrier;
 use super::remainder::ConnectionRemainder;
 use crate::codec::ReplyStyle;
 use crate::codec::option::Reinstatement;
+use crate::server::admission::attachments::Attached;
 use crate::server::exports::{PassedUse, Peer};
 use crate::server::sockets::stream::ConnectedSocket;
 use block::{Error, Result};
@@ -51,8 +52,29 @@ pub struct PassedConnection {
     pub session: Interrupted,
     /// What this process has to run for it, wherever it goes on.
     pub carrier: Option<Carrier>,
-    /// That its export waits for it in this process.
-    pub waits: Option<Box<dyn PassedUse>>,
+    /// What waits for it in this process.
+    pub place: Option<KeptPlace>,
+}
+
+/// What is kept of a connection in the process that passes it: its place in the order of its client's, and its
+/// export. Dropped, the connection goes on here, or is lost.
+pub struct KeptPlace {
+    pub(super) attached: Option<Attached>,
+    pub(super) export: Option<Box<dyn PassedUse>>,
+}
+
+impl KeptPlace {
+    /// Another process has the connection.
+    pub fn hand_over(self) {
+        if let Some(export) = self.export {
+            export.hand_over();
+        }
+    }
+
+    /// It is to have another place in the order.
+    pub(in crate::server) fn leave_order(&mut self) {
+        self.attached = None;
+    }
 }
 
 /// Carries what an encrypted connection brings between it and the socket that was passed in its
@@ -61,12 +83,12 @@ pub type Carrier = BoxFuture<'static, ()>;
 
 impl fmt::Debug for PassedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, session, carrier, waits } = self;
+        let Self { stream, session, carrier, place } = self;
         f.debug_struct("Passed")
             .field("stream", stream)
             .field("session", session)
             .field("carried", &carrier.is_some())
-            .field("awaited", &waits.is_some())
+            .field("awaited", &place.is_some())
             .finish()
     }
 }
@@ -74,7 +96,7 @@ impl fmt::Debug for PassedConnection {
 /// What becomes of a session that is interrupted.
 pub(in crate::server) struct InterruptedUse {
     pub(super) session: Interrupted,
-    pub(super) waits: Option<Box<dyn PassedUse>>,
+    pub(super) place: KeptPlace,
 }
 
 /// A session with nothing in flight.
@@ -94,6 +116,8 @@ pub struct Interrupted {
     pub read_only: bool,
     /// What the export [holds as a whole](crate::Session::content); `None` where nobody told.
     pub content: Option<String>,
+    /// Those of its client that attached before it have lower numbers. `None` where it cannot write, or nobody told.
+    pub order: Option<u64>,
     /// Which connections it takes the place of, and which one its own.
     pub reinstates: Option<Reinstatement>,
     /// What is left of its streams.
@@ -146,9 +170,10 @@ impl ListenerSignals {
 
     /// Passes a connection itself.
     pub(super) fn pass_socket(mut self, stream: ConnectedSocket, interrupted: InterruptedUse) {
-        let InterruptedUse { session, waits } = interrupted;
+        let InterruptedUse { session, place } = interrupted;
+        let place = Some(place);
         match stream.into_fd() {
-            Ok(stream) => self.pass(PassedConnection { stream, session, carrier: None, waits }),
+            Ok(stream) => self.pass(PassedConnection { stream, session, carrier: None, place }),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
         }
     }
@@ -167,7 +192,7 @@ impl ListenerSignals {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let InterruptedUse { session, waits } = interrupted;
+        let InterruptedUse { session, place } = interrupted;
         let peer = session.peer.clone();
         let fail = |e| Error::io(&peer, e);
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
@@ -177,8 +202,8 @@ impl ListenerSignals {
                 tracing::debug!(%peer, %error, "a carried connection ended");
             }
         });
-        let carrier = Some(carrier);
-        self.pass(PassedConnection { stream: theirs, session, carrier, waits });
+        let (carrier, place) = (Some(carrier), Some(place));
+        self.pass(PassedConnection { stream: theirs, session, carrier, place });
         Ok(())
     }
 }

@@ -15,8 +15,8 @@ use super::connection::{Connection, ConnectionEnd};
 use super::engine::EngineSetup;
 use super::handshake::{self, Agreed, NegotiationOutcome};
 use super::options::Channel;
-use super::passing::{Interrupted, InterruptedUse, ListenerSignals, Phase};
-use crate::server::admission::attachments::{self, Attached};
+use super::passing::{Interrupted, InterruptedUse, KeptPlace, ListenerSignals, Phase};
+use crate::server::admission::attachments::{self, Attached, PlaceInOrder};
 use crate::server::admission::negotiations::{Attended, Negotiation};
 use crate::server::admission::seat::ConnectionSeat;
 use crate::server::admission::state::ServerState;
@@ -51,11 +51,30 @@ impl ConnectionSeat {
         Ok(())
     }
 
+    /// The connection's socket, and its place among those that use its export.
+    ///
+    /// # Errors
+    /// When the socket is of no known kind.
+    pub(in crate::server) fn reserve(
+        &mut self,
+        stream: OwnedFd,
+        was: &Interrupted,
+    ) -> Result<(ConnectedSocket, Option<PlaceInOrder>)> {
+        let Accepted { stream, .. } = Accepted::from_fd(stream, was.peer.clone())?;
+        self.watch = Some(stream.watch());
+        let attach = || {
+            let (watch, client) = (self.watch.clone(), &was.peer.identity);
+            self.state.attachments.attach(&was.export, client, was.reinstates, watch)
+        };
+        let place = (!was.read_only).then(attach);
+        Ok((stream, place))
+    }
+
     /// Goes on with a session that another process passed, to its end or until it is passed on. `opening` is
     /// dropped when the export is open, or cannot be opened.
     pub(in crate::server) async fn resume(
-        mut self,
-        stream: OwnedFd,
+        self,
+        (stream, place): (ConnectedSocket, Option<PlaceInOrder>),
         was: Interrupted,
         told: ListenerSignals,
         opening: impl Send,
@@ -79,13 +98,12 @@ impl ConnectionSeat {
             allocation: was.allocation,
             reinstates: was.reinstates,
             keeper: None,
+            place,
             rest: was.rest,
         };
-        let Accepted { stream, peer } = Accepted::from_fd(stream, was.peer)?;
-        self.watch = Some(stream.watch());
         let mut told = told;
         drop(held);
-        if let Some((stream, session)) = self.session(stream, &peer, agreed, &mut told).await? {
+        if let Some((stream, session)) = self.session(stream, &was.peer, agreed, &mut told).await? {
             told.pass_socket(stream, session);
         }
         Ok(())
@@ -242,7 +260,7 @@ impl ConnectionSeat {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Agreed { session, style, allocation, reinstates, keeper, rest } = agreed;
+        let Agreed { session, style, allocation, reinstates, keeper, place, rest } = agreed;
         let peer = keeper.as_ref().unwrap_or(peer);
         self.count_once(|registry| &registry.accepted);
         let ServerState { registry, budget, .. } = &*self.state;
@@ -251,16 +269,12 @@ impl ConnectionSeat {
         let device = Arc::clone(session.device());
         tracing::info!(%peer, export, ?style, "session opened");
         let share = registry.join(&export, &peer.identity);
-        let (attached, older) = match device.read_only() {
-            true => (None, None),
-            false => {
-                let watch = self.watch.clone();
-                let attachments = &self.state.attachments;
-                let (attached, older) =
-                    attachments.attach(&export, &peer.identity, reinstates, watch);
-                (Some(attached), older)
-            }
+        let attach = || {
+            let (watch, client) = (self.watch.clone(), &peer.identity);
+            self.state.attachments.attach(&export, client, reinstates, watch)
         };
+        let place = place.or_else(|| (!device.read_only()).then(attach));
+        let (attached, older) = place.map_or((None, None), |(own, older)| (Some(own), older));
         let terms = EngineSetup {
             device: Arc::clone(&device),
             export: export.clone(),
@@ -283,7 +297,8 @@ impl ConnectionSeat {
             drive(connection, told, attached.as_ref()).await
         };
         let end = AssertUnwindSafe(work).catch_unwind().await;
-        drop(attached); // nothing is in flight: who follows goes on
+        // Nothing is in flight: who follows goes on, unless this one is to go on before it elsewhere.
+        let attached = attached.filter(|_| matches!(end, Ok(ConnectionEnd::Interrupted(_))));
         let flushes = matches!(end, Ok(ConnectionEnd::Stopped | ConnectionEnd::Interrupted(_)));
         let flushed = flushes && flush(&*device, &export).await;
         let (ending, result) = match end {
@@ -291,7 +306,8 @@ impl ConnectionSeat {
             // client must know.
             Ok(ConnectionEnd::Interrupted(rest)) if flushed => {
                 let content = session.content();
-                let waits = session.pass().await;
+                let order = attached.as_ref().map(Attached::number);
+                let place = KeptPlace { attached, export: session.pass().await };
                 tracing::info!(%peer, export, "session interrupted, to be passed on");
                 let session = Interrupted {
                     peer: peer.clone(),
@@ -301,10 +317,11 @@ impl ConnectionSeat {
                     size: device.size(),
                     read_only: device.read_only(),
                     content,
+                    order,
                     reinstates,
                     rest,
                 };
-                return Ok(Some((stream, InterruptedUse { session, waits })));
+                return Ok(Some((stream, InterruptedUse { session, place })));
             }
             Ok(end) => self.ended(end, peer, &export),
             Err(_) => {
@@ -313,6 +330,7 @@ impl ConnectionSeat {
                 (SessionEnding::Lost, Err(Error::internal(format!("{peer}: a request panicked"))))
             }
         };
+        drop(attached);
         session.close(ending).await;
         self.state.complaints.log_left_out(Instant::now());
         tracing::info!(%peer, export, ?ending, "session closed");

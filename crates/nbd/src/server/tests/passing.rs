@@ -467,6 +467,71 @@ async fn a_client_that_is_silent_in_its_negotiation_is_cut_off_and_no_other() {
     assert!(silent.is_closed().await && mute.is_closed().await);
 }
 
+/// A client with an older connection that owes the rest of a write, and a newer one which waits for that with
+/// another write to the same place. Gives the rest of the older write.
+async fn write_twice(older: &mut Prober<UnixStream>, newer: &mut Prober<UnixStream>) -> Vec<u8> {
+    older.attach(ReplyStyle::Simple).await;
+    let mut write = Vec::new();
+    request(command::WRITE, 0, 0, 512).put(ReplyStyle::Simple, &mut write);
+    write.extend([1; 512]);
+    older.send(&write[..100]).await;
+    // So that the older one has attached and received it.
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    newer.attach(ReplyStyle::Simple).await;
+    newer.post(&request(command::WRITE, 0, 0, 512), &[2; 512]).await;
+    write.split_off(100)
+}
+
+#[tokio::test]
+async fn what_an_older_connection_wrote_does_not_land_behind_what_a_newer_one_did_when_both_are_passed()
+ {
+    let mut lab = Lab::start().await;
+    let (mut older, mut newer) = (lab.connect().await, lab.connect().await);
+    let rest = write_twice(&mut older, &mut newer).await;
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let (listener, mut passed) = lab.running.take().unwrap().pass().await;
+    assert!(lab.device.to_vec()[..512] == [0; 512], "neither is carried out yet");
+    // Whichever comes first: the newer one here.
+    passed.sort_by_key(|one| one.session.rest.received.len());
+    let received: Vec<_> = passed.iter().map(|one| one.session.rest.received.len()).collect();
+    assert_eq!(received, [0, 100]);
+    let shared = Arc::clone(&lab.device) as Arc<dyn Device>;
+    lab.running = Some(Running::start(&shared, listener, passed));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    older.send(&rest).await;
+    assert_eq!(older.reply(0).await.error, 0);
+    assert_eq!(newer.reply(0).await.error, 0);
+    assert!(lab.device.to_vec()[..512] == [2; 512], "the newer write was replaced");
+}
+
+#[tokio::test]
+async fn a_newer_connection_does_not_go_on_here_when_the_older_one_is_passed_before_it() {
+    let lab = Lab::start().await;
+    let mut running = lab.running.unwrap();
+    // The newer one comes by another listener, which is told later.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let other = Listener::bind(&Address::unix(&path).unwrap(), 64).await.unwrap();
+    let (later, phases) = watch::channel(Phase::Serving);
+    let (passing, mut passed) = mpsc::unbounded_channel();
+    let server = running.server.clone();
+    running.tasks.spawn(async move { server.serve_phases(other, phases, Some(passing)).await });
+    let Address::Unix(first) = &lab.address else { panic!() };
+    let prober = async |path| Prober {
+        stream: UnixStream::connect(path).await.unwrap(),
+        style: ReplyStyle::Simple,
+    };
+    let (mut older, mut newer) = (prober(first).await, prober(&path).await);
+    write_twice(&mut older, &mut newer).await;
+    running.phase.send_replace(Phase::Passing);
+    let one = running.passed.recv().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(lab.device.to_vec()[..512] == [0; 512], "the newer write was carried out");
+    later.send_replace(Phase::Passing);
+    let two = passed.recv().await.unwrap();
+    assert!(one.session.order < two.session.order);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_told_when_every_passed_client_has_its_export_again() {
     /// Exports that open when they are told to.
