@@ -14,6 +14,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 
+#[cfg(test)]
+mod tests;
+
 /// How often, and after which pauses, an address is tried that a closing listener has.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -345,16 +348,26 @@ impl Listeners {
         }
     }
 
-    /// The next task that ended: of a listener that was closed, when its last client had left; or by
-    /// a fault. `None` when there is none left.
+    /// The next task that ended: of a listener that was closed, when its last client had left; of one that was
+    /// [interrupted](Self::interrupt), when clients whose disks do not answer were cut off, which the log says; or by a
+    /// fault. `None` when there is none left.
     pub(crate) async fn ended(&mut self) -> Option<Result<()>> {
-        let ended = self.tasks.join_next_with_id().await?;
-        let (id, result) = match ended {
+        let (id, result) = match self.tasks.join_next_with_id().await? {
             Ok((id, result)) => (id, result),
-            Err(e) => (e.id(), Err(Error::internal("a listener panicked").with_source(e))),
+            Err(e) => {
+                self.phases.remove(&e.id());
+                return Some(Err(Error::internal("a listener panicked").with_source(e)));
+            }
         };
-        self.phases.remove(&id);
-        Some(result)
+        let phase = self.phases.remove(&id);
+        let was_stopped = phase.is_some_and(|phase| *phase.borrow() == Phase::Stopping);
+        match result {
+            Err(e) if was_stopped => {
+                tracing::error!(error = e.message(), "a listener that was stopped has ended");
+                Some(Ok(()))
+            }
+            result => Some(result),
+        }
     }
 
     /// Waits until no client is left; those that were passed are another's.
