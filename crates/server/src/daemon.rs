@@ -220,6 +220,8 @@ impl Daemon {
         let exports = HomeExports::new(Arc::clone(&engine), default, Arc::clone(&boots));
         let exports = throttled(throttles.as_ref(), Arc::new(exports));
         let returning = Arc::new(Returning::new(recorded(recording.as_ref(), exports)));
+        // Before the other front ends: their clients could take the disks of those that were passed.
+        returning.expect(&clients);
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
         let nbd = Server::new(Arc::clone(&exports), limits(&config));
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports), nbd.clone()));

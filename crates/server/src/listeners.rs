@@ -84,7 +84,8 @@ pub(crate) struct Changes {
 }
 
 impl Listeners {
-    /// Serves on `bound`, and goes on with the clients that an earlier server passed.
+    /// Serves on `bound`, and goes on with the clients that an earlier server passed, which are
+    /// [expected](Returning::expect) already.
     ///
     /// # Errors
     /// When there are too many open files.
@@ -123,7 +124,7 @@ impl Listeners {
         let (attached, wait) = watch::channel(false);
         self.attached = wait;
         let (phase, phases) = watch::channel(Phase::Serving);
-        self.returning.expect(&passed);
+        self.returning.begin();
         let returning = Arc::clone(&self.returning);
         let attached = move || {
             returning.all_came();
@@ -417,6 +418,7 @@ impl Listeners {
         shared: Vec<InheritedListener>,
         security: &Security,
     ) {
+        self.returning.expect(&passed);
         self.go_on(passed);
         for (open, InheritedListener { listener: served, .. }) in
             std::mem::take(&mut self.open).into_iter().zip(shared)

@@ -17,8 +17,15 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Exports of which some have clients on their way.
 pub(crate) struct Returning {
     inner: Arc<dyn Exports>,
+    expected: watch::Sender<Expected>,
+}
+
+#[derive(Default)]
+struct Expected {
     /// The clients of the connections that are still to come, by export.
-    expected: watch::Sender<HashMap<String, Vec<Peer>>>,
+    peers: HashMap<String, Vec<Peer>>,
+    /// Whether they come by now: before that, those who wait for them do so without end.
+    under_way: bool,
 }
 
 /// A passed connection's way back to its export, whatever comes of it.
@@ -28,11 +35,11 @@ impl Drop for ReturnGuard<'_> {
     fn drop(&mut self) {
         let Self(returning, name, peer) = self;
         returning.expected.send_if_modified(|expected| {
-            let Some(peers) = expected.get_mut(*name) else { return false };
+            let Some(peers) = expected.peers.get_mut(*name) else { return false };
             let Some(at) = peers.iter().position(|one| one == *peer) else { return false };
             peers.swap_remove(at);
             if peers.is_empty() {
-                expected.remove(*name);
+                expected.peers.remove(*name);
             }
             true
         });
@@ -45,29 +52,38 @@ impl Returning {
         Self { inner, expected: watch::Sender::default() }
     }
 
-    /// These clients are about to return.
+    /// These clients are to return, as soon as this server can go on with them. Said before anybody else can ask for
+    /// their disks, by whatever protocol.
     pub(crate) fn expect(&self, passed: &[PassedConnection]) {
         self.expected.send_modify(|expected| {
+            expected.under_way = false;
             for PassedConnection { session, .. } in passed {
-                expected.entry(session.export.clone()).or_default().push(session.peer.clone());
+                let peers = expected.peers.entry(session.export.clone()).or_default();
+                peers.push(session.peer.clone());
             }
         });
     }
 
+    /// The clients that are expected are on their way.
+    pub(crate) fn begin(&self) {
+        self.expected.send_modify(|expected| expected.under_way = true);
+    }
+
     /// Nobody is on the way any more: who has not returned never will.
     pub(crate) fn all_came(&self) {
-        self.expected.send_modify(HashMap::clear);
+        self.expected.send_modify(|expected| expected.peers.clear());
     }
 
     /// Waits until the export's own clients are there, unless `peer` is one of them.
     async fn turn(&self, name: &str, peer: &Peer) {
         let own = |peers: &Vec<Peer>| peers.contains(peer);
-        if self.expected.borrow().get(name).is_none_or(own) {
+        if self.expected.borrow().peers.get(name).is_none_or(own) {
             return;
         }
         let mut expected = self.expected.subscribe();
-        let alone = expected.wait_for(|expected| !expected.contains_key(name));
-        let _ = tokio::time::timeout(LONGEST, alone).await;
+        let is_free = |expected: &Expected| !expected.peers.contains_key(name);
+        let _ = expected.wait_for(|expected| expected.under_way || is_free(expected)).await;
+        let _ = tokio::time::timeout(LONGEST, expected.wait_for(is_free)).await;
     }
 }
 
@@ -139,6 +155,7 @@ mod tests {
             place: None,
         };
         returning.expect(&(0..count).map(passed).collect::<Vec<_>>());
+        returning.begin();
         (slow, returning)
     }
 
@@ -165,6 +182,19 @@ mod tests {
         let (waited, ()) = tokio::join!(waits(&returning, "d", Purpose::Use), back);
         assert_eq!(waited, 2, "until both connections are there");
         assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_waited_for_that_cannot_be_gone_on_with_yet() {
+        let (_slow, returning) = returning(1);
+        returning.expect(&[]);
+        let start = async {
+            tokio::time::sleep(LONGEST * 10).await;
+            returning.begin();
+        };
+        let (waited, ()) = tokio::join!(waits(&returning, "d", Purpose::Use), start);
+        assert_eq!(waited, (LONGEST * 11).as_secs());
+        assert_eq!(waits(&returning, "e", Purpose::Use).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
