@@ -7,7 +7,9 @@ use sojourn_tests::client::{READ, WRITE, connect, header};
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::shell;
 use sojourn_tests::{Client, Home, Server, clients, content, require};
+use std::collections::HashSet;
 use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -315,7 +317,8 @@ fn an_encrypted_connection_goes_on_over_three_servers_and_their_processes_end_wi
         home.run(&["cert", "server", "localhost"]);
         home.run(&["cert", "client", "alice"]);
         let config = "access = [{ certificate = \"alice\", write = [\"d\"] }]\n\
-                  [serve]\nnbd = [{ address = \"127.0.0.1:0\", tls = \"required\" }]\n";
+                  [serve]\nnbd = [{ address = \"127.0.0.1:0\", tls = \"required\" }]\n\
+                  http = \"127.0.0.1:0\"\ngateway = \"127.0.0.1:0\"\n";
         std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
         let mut first = home.command().arg("serve").spawn().unwrap();
         let _follower = Follower(&home);
@@ -356,10 +359,12 @@ h.shutdown()
             until_connected(&home, 1);
             let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
             let mut moved = 0;
+            assert_eq!(listens(first.id()), 3);
             for _ in 0..2 {
                 at_work(&home, || client.is_finished());
                 moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
                 pid = followed(&home, pid);
+                assert_eq!(listens(first.id()), 0, "who connects there is answered by nobody");
             }
             std::fs::write(home.path("enough"), "").unwrap();
             assert_eq!(moved, 2, "one connection, twice");
@@ -370,6 +375,22 @@ h.shutdown()
         assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
         home.run(&["drain"]);
     });
+}
+
+/// At how many TCP ports a process listens.
+fn listens(pid: u32) -> usize {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let listening: Vec<String> = all
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.get(3) == Some(&"0A")) // TCP_LISTEN
+        .map(|words| format!("socket:[{}]", words[9]))
+        .collect();
+    let open: HashSet<_> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .collect();
+    listening.iter().filter(|socket| open.contains(Path::new(socket))).count()
 }
 
 /// Waits until a client says by a file that it is at work from now on.

@@ -401,7 +401,7 @@ impl Daemon {
     /// could not be closed properly.
     async fn stop(self, end: StopReason, signals: &mut Signals) -> Result<ExitCode> {
         let Self { server, mut fronts, lease, mut upkeep, stop, ordered, shadows, lock, .. } = self;
-        let Changeable { running, mut listeners, http, mut others, .. } = server;
+        let Changeable { running, mut listeners, http, gateway, mut others, .. } = server;
         running.end_verbs();
         // A verb that asked for something waits for an answer, and is itself waited for below.
         drop(ordered);
@@ -418,6 +418,8 @@ impl Daemon {
             port.close();
         }
         running.drain_gateway();
+        // Where encrypted connections are carried, this process may live for long: it listens nowhere meanwhile.
+        drop((http, gateway));
         let finish = async {
             // Clients that were passed have left already, and are another's.
             listeners.stop();
