@@ -77,7 +77,11 @@ impl KeptLease {
     /// `lost`: there is none now.
     fn renewed(engine: &Arc<Engine>, host: String, time: Duration, lost: bool) -> Self {
         let mut renewing = JoinSet::new();
-        renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
+        let said = (Arc::clone(engine), host.clone());
+        renewing.spawn(renew(time, lost, move || {
+            let (engine, host) = said.clone();
+            async move { announce(&engine, &host, time).await }
+        }));
         // Beside it: a store that is slow to say who holds the disks is not in the way of a renewal.
         renewing.spawn(confirm(Arc::clone(engine), time));
         Self { engine: Arc::clone(engine), host, renewing }
@@ -114,14 +118,24 @@ async fn announce(engine: &Engine, host: &str, time: Duration) -> Result<()> {
     engine.store.servers().announce(server, host, time).await
 }
 
-/// Renews the lease for ever; `lost` when there is none now, which was said already.
-async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool) {
+/// Renews the lease by `announce` for ever; `lost` when there is none now, which was said already. A request may hang
+/// for minutes, for longer than the lease, while the next one would be answered at once: so the first one is given a
+/// sixth of the `time`, and a second one, which follows at once, a third, as the store may just be slow.
+async fn renew<F: Future<Output = Result<()>>>(
+    time: Duration,
+    mut lost: bool,
+    announce: impl Fn() -> F,
+) {
     let mut tick = tokio::time::interval(time / 3);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
     loop {
         tick.tick().await;
-        match announce(&engine, &host, time).await {
+        let mut said = tokio::time::timeout(time / 6, announce()).await;
+        if said.is_err() {
+            said = tokio::time::timeout(time / 3, announce()).await;
+        }
+        match said.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
             Ok(()) => lost = false,
             Err(e) => {
                 if !std::mem::replace(&mut lost, true) {
@@ -143,4 +157,56 @@ async fn confirm(engine: Arc<Engine>, time: Duration) {
         Some(async move { engine.open.judge(&name, question.ask().await).await })
     };
     lease_questions::ask(time / 3, || engine.open.names(), ask).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use tokio::time::Instant;
+
+    const TIME: Duration = Duration::from_secs(60);
+
+    /// The seconds at which the lease is renewed in five times its length, at a store that answers after these
+    /// seconds, one after the other, and then at once.
+    async fn renewals(answers: &[u64]) -> Vec<u64> {
+        let (began, asked, renewed) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+        let announce = || {
+            let number = asked.fetch_add(1, Relaxed);
+            let takes = answers.get(number as usize).copied().unwrap_or(0);
+            let renewed = &renewed;
+            async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                renewed.fetch_add(1, Relaxed);
+                Ok(())
+            }
+        };
+        let mut seen = Vec::new();
+        let look = async {
+            while began.elapsed() < TIME * 5 {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                if renewed.swap(0, Relaxed) > 0 {
+                    seen.push(began.elapsed().as_secs());
+                }
+            }
+        };
+        tokio::select! {
+            () = renew(TIME, false, announce) => unreachable!("it never returns"),
+            () = look => seen,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_hangs_does_not_cost_the_lease() {
+        let never = 1 << 20;
+        for answers in [&[][..], &[never], &[0, never], &[never, 15], &[15, 15, 15, 15]] {
+            let mut before = 0;
+            let seen = renewals(answers).await;
+            for at in &seen {
+                assert!(at - before < TIME.as_secs(), "{answers:?}: renewed at {seen:?}");
+                before = *at;
+            }
+            assert!(before > TIME.as_secs() * 4, "{answers:?}: renewed at {seen:?}");
+        }
+    }
 }
