@@ -130,12 +130,27 @@ impl Disk {
     /// [`Unavailable`](block::ErrorKind::Unavailable) to a client whose writes lay in borrowed room
     /// of an earlier process, and to all while an ephemeral disk [has failed](Self::has_failed).
     pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
+        self.attach_process(client, None).await
+    }
+
+    /// The same for a client that others may be called like before and after it, as by the number of a process.
+    /// `process` tells it from those: hexadecimal digits, `-` and `/`. What such another one left is not given to it:
+    /// an ephemeral disk that waits for that one is reset at once, and is free then.
+    ///
+    /// # Errors
+    /// Those of [`attach`](Self::attach); [`Conflict`](block::ErrorKind::Conflict) also when it is another process
+    /// that has the disk or had it.
+    pub async fn attach_process(
+        self: &Arc<Self>,
+        client: &str,
+        process: Option<&str>,
+    ) -> Result<Attachment> {
         if self.mode() == Mode::Ephemeral {
             // What a client left on one that failed is reset after it was opened again, and not shown to
             // the next one.
             self.shadow.check()?;
         }
-        {
+        let process = {
             if let Some(away) = &self.away {
                 away.check(self.name())?;
             }
@@ -153,16 +168,27 @@ impl Disk {
                     self.name()
                 )));
             }
+            if let (Some(holder), Some(process)) = (&state.process, process)
+                && *holder != process
+            {
+                self.lease.linger_no_more(&mut state);
+                return Err(Error::conflict(format!(
+                    "disk {:?} is kept for an earlier process that was {client}, too; try again when it was reset",
+                    self.name()
+                )));
+            }
             state.holder = Some(client.to_owned());
+            state.process = process.map(str::to_owned).or(state.process.take());
             state.deadline = None;
             state.attachments += 1;
-        }
+            state.process.clone()
+        };
         // From here on dropping it undoes it.
         let attachment = Attachment { disk: Arc::clone(self), ended: false };
         // What is left of the client before must not change what this one writes.
         self.shadow.until_zeroed().await;
         if self.mode() == Mode::Ephemeral {
-            self.note_client(client).await?;
+            self.note_client(client, process).await?;
         }
         Ok(attachment)
     }

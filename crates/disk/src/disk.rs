@@ -7,7 +7,7 @@ use crate::lease::Lease;
 use crate::maplog::Failure;
 use crate::overlay::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
 use crate::ownership::Latest;
-use crate::record::DiskRecord;
+use crate::record::{DiskClient, DiskRecord};
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
 use crate::taking;
@@ -136,7 +136,8 @@ impl Disk {
                 .await?;
         shadow.limit(terms.most_private);
         shadow.share(Arc::clone(&terms.space));
-        let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
+        let absent = record.attached.as_deref().filter(|_| record.mode == Mode::Ephemeral);
+        let absent = absent.map(DiskClient::of);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away =
             room.map(|room| BorrowedOverlay::new(room, &shadow, absent.is_some())).transpose()?;
@@ -358,8 +359,9 @@ impl Disk {
     }
 
     /// Notes who uses an ephemeral disk, for its next opening.
-    pub(crate) async fn note_client(&self, client: &str) -> Result<()> {
-        self.change(|record| record.attached = Some(client.to_owned())).await
+    pub(crate) async fn note_client(&self, client: &str, process: Option<String>) -> Result<()> {
+        let client = DiskClient { name: client.to_owned(), process };
+        self.change(|record| record.attached = Some(client.to_string())).await
     }
 
     /// Opens a manifest and the device that shows it.

@@ -1,6 +1,7 @@
 //! Who may use an open disk inside this process: its clients, one at a time, and whoever changes it as a
 //! whole.
 
+use crate::record::DiskClient;
 use block::{Error, Result};
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub(crate) struct Lease {
 #[derive(Debug, Default)]
 pub(crate) struct LeaseState {
     pub(crate) holder: Option<String>,
+    /// What tells the holder from others that are called so before and after it.
+    pub(crate) process: Option<String>,
     pub(crate) attachments: usize,
     /// How many connections of the holder are on their way to another process, or back.
     pub(crate) passed: usize,
@@ -40,9 +43,10 @@ impl LeaseState {
 
 impl Lease {
     /// The lease of a disk that `absent` had attached when the disk was last open.
-    pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
+    pub(crate) fn new(linger: Duration, absent: Option<DiskClient>) -> Self {
         let deadline = absent.is_some().then(|| Instant::now() + linger);
-        let state = LeaseState { holder: absent, deadline, ..LeaseState::default() };
+        let (holder, process) = absent.map_or((None, None), |one| (Some(one.name), one.process));
+        let state = LeaseState { holder, process, deadline, ..LeaseState::default() };
         Self { state: Mutex::new(state), changed: Notify::new(), free: Notify::new(), linger }
     }
 
@@ -78,6 +82,14 @@ impl Lease {
         !state.is_used() && state.deadline.is_some_and(|at| at <= Instant::now())
     }
 
+    /// The holder has ended and cannot come back: it is waited for no longer.
+    pub(crate) fn linger_no_more(&self, state: &mut LeaseState) {
+        if !state.is_used() {
+            state.deadline = Some(Instant::now());
+            self.changed.notify_one();
+        }
+    }
+
     /// Starts to wait for the holder.
     pub(crate) fn linger(&self) {
         let mut state = self.state.lock();
@@ -91,6 +103,7 @@ impl Lease {
         let mut state = self.state.lock();
         if !state.is_used() {
             state.holder = None;
+            state.process = None;
             state.deadline = None;
         }
     }

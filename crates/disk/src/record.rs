@@ -65,7 +65,7 @@ pub(crate) struct DiskRecord {
     pub(crate) layers: Vec<u32>,
     /// The next number; never used again.
     pub(crate) next_layer: u32,
-    /// The client of an ephemeral disk.
+    /// The [client](DiskClient) of an ephemeral disk.
     pub(crate) attached: Option<String>,
     /// Grows with each change of the server that holds the disk.
     pub(crate) epoch: u64,
@@ -78,6 +78,39 @@ pub(crate) struct DiskRecord {
     /// What it holds as a whole: another number when something else was put in its place.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) content: u64,
+}
+
+/// The client of an ephemeral disk, as [`DiskRecord::attached`] has it: its name, ` since ` and its process. To a program
+/// that knows no processes that is the name of a client who does not come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DiskClient {
+    pub(crate) name: String,
+    /// What tells it from others of its name; one that an earlier program noted has none.
+    pub(crate) process: Option<String>,
+}
+
+const SINCE: &str = " since ";
+
+impl fmt::Display for DiskClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.process.as_ref().map_or(Ok(()), |process| write!(f, "{SINCE}{process}"))
+    }
+}
+
+impl DiskClient {
+    /// The client that was noted so.
+    pub(crate) fn of(noted: &str) -> Self {
+        let is_process =
+            |text: &str| text.bytes().all(|c| c.is_ascii_hexdigit() || matches!(c, b'-' | b'/'));
+        match noted.rsplit_once(SINCE) {
+            // A name may be anything that a certificate says.
+            Some((name, process)) if is_process(process) => {
+                Self { name: name.to_owned(), process: Some(process.to_owned()) }
+            }
+            _ => Self { name: noted.to_owned(), process: None },
+        }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -293,6 +326,19 @@ mod tests {
                     ),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_client_is_known_again_with_its_process_and_without() {
+        for (name, process) in [
+            ("pid:12", Some("3f2a-91/7")),
+            ("pid:12", None),
+            ("cert:long since gone@ip:::1", None),
+            ("cert:a since 1@pid:12", Some("3f2a-91/7")),
+        ] {
+            let client = DiskClient { name: name.to_owned(), process: process.map(str::to_owned) };
+            assert_eq!(DiskClient::of(&client.to_string()), client);
         }
     }
 

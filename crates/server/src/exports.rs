@@ -2,6 +2,7 @@
 //! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
 //! images come and go while the server runs.
 
+use super::process;
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
@@ -44,7 +45,7 @@ impl HomeExports {
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.engine.open.hold(name).await?;
         let attachment = match purpose {
-            Purpose::Use | Purpose::Resume => Some(attach(&held, &peer.identity).await?),
+            Purpose::Use | Purpose::Resume => Some(attach(&held, peer).await?),
             Purpose::Info => None,
         };
         // A guest that another process served until now boots no more.
@@ -83,15 +84,19 @@ impl HomeExports {
 
 /// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
 /// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
-/// for a moment, and the reset that follows an ephemeral one's last client is waited for.
-async fn attach(held: &DiskHandle, client: &str) -> Result<Attachment> {
+/// for a moment, and the reset that follows an ephemeral one's last client is waited for, or follows only now.
+async fn attach(held: &DiskHandle, peer: &Peer) -> Result<Attachment> {
+    let process = process::of(peer).await;
+    let until_free = || tokio::time::timeout(CHANGE, held.disk().until_free());
     // Whoever is refused in the end is told why.
-    let _ = tokio::time::timeout(CHANGE, held.disk().until_free()).await;
+    let _ = until_free().await;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match held.disk().attach(client).await {
+        let attached = held.disk().attach_process(&peer.identity, process.as_deref()).await;
+        match attached {
             Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
                 tokio::time::sleep(PAUSE).await;
+                let _ = until_free().await;
             }
             other => return other,
         }

@@ -35,6 +35,7 @@
 //! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`lease_questions`] | a store that hangs is asked about few disks at a time, and about none twice |
 //! | [`handover`] | one server follows another, and no client notices |
+//! | [`process`] | which process a client is |
 //! | [`prepared`] | what of a server can fail, done before an earlier one lets go |
 //! | [`returning`] | who wants the disk of a client that was passed waits for it |
 //! | [`reserve`] | descriptors for what must not fail |
@@ -107,6 +108,7 @@ mod orders;
 mod origin;
 mod peers;
 mod prepared;
+mod process;
 pub mod record;
 mod recordings;
 mod reload;

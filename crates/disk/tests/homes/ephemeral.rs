@@ -139,6 +139,43 @@ async fn an_ephemeral_disk_of_a_killed_server_waits_for_its_client_too() {
 }
 
 #[tokio::test]
+async fn what_a_process_left_is_not_given_to_another_one_that_has_its_number() {
+    let (mut home, image) = home().await;
+    let disk = ephemeral(&home).await;
+    let attachment = disk.attach_process("pid:7", Some("b00f/1")).await.unwrap();
+    put(&disk, 1, 1).await;
+    assert_eq!(kind(disk.attach_process("pid:7", Some("b00f/2")).await), ErrorKind::Conflict);
+    let written = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop((attachment, disk));
+    home.again().await;
+    let disk = home.open("e").await;
+    assert_eq!(disk.holder().as_deref(), Some("pid:7"));
+    let life = async {
+        // The process itself has its disk back, also where nobody can tell that it is the same one.
+        for process in [Some("b00f/1"), None] {
+            drop(disk.attach_process("pid:7", process).await.unwrap());
+            same(&bytes(&*disk).await, &written);
+        }
+        // As after a restart of the machine. Nobody waits for the one before it, and so not for half a minute.
+        assert_eq!(kind(disk.attach_process("pid:7", Some("c0de/1")).await), ErrorKind::Conflict);
+        let other = loop {
+            match disk.attach_process("pid:7", Some("c0de/1")).await {
+                Ok(attachment) => break attachment,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        same(&bytes(&*disk).await, &image);
+        drop(other);
+    };
+    let life = async { tokio::time::timeout(Duration::from_secs(20), life).await.unwrap() };
+    tokio::select! {
+        () = life => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+}
+
+#[tokio::test]
 async fn borrowed_room_keeps_what_an_ephemeral_disk_writes_and_its_files_nothing() {
     let (mut home, image) = home().await;
     home.create("e", "golden", Mode::Ephemeral).await.unwrap();
