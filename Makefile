@@ -97,7 +97,7 @@ test-outages:
 	$(CARGO) build --locked -p sojourn
 	scripts/diskless dev >/dev/null
 	lab/make-golden >/dev/null
-	$(CARGO) test -p sojourn-tests --locked --test netboot -- --ignored --exact --nocapture the_root_of_a_machine_without_a_disk_goes_on_behind_long_outages
+	$(CARGO) test -p sojourn-tests --locked --test netboot -- --ignored --exact --nocapture the_root_of_a_machine_without_a_disk_goes_on_behind_long_outages the_root_of_a_machine_without_a_disk_goes_on_at_another_server_when_its_own_is_lost
 	$(CARGO) test -p sojourn-tests --locked --test guest -- --ignored --exact --nocapture the_root_of_a_real_guest_on_an_attached_device_survives_what_befalls_its_server_and_its_link
 
 ISCSI_KILLS ?= 500

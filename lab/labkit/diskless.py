@@ -29,6 +29,9 @@ class Severity:
     """Whether the file system is checked after each outage, or at the end."""
 
 
+LEASE = 5
+"""Seconds after which another server may take the disks of one that is silent."""
+
 SHORT, LONG = Severity(2, 3, 100, False), Severity(20, 60, 250, True)
 
 
@@ -136,6 +139,47 @@ def _survive(server, golden, severity, image="debian"):
         fsck(other, "lab-root", "-n")
         other.stop()
     return {"survived": survived, "files": int(files), "errors": int(errors), "keeper": keeper}
+
+
+def diskless_root_taken_over(server, golden):
+    """The server is lost under load and stays away; another one of the store goes on with the machine's disk."""
+    with Site(server.sockets, [MACHINE]), contextlib.ExitStack() as last:
+        other = last.enter_context(Server(server.binary, server.home + "2"))
+        other.command("init", "--store", os.path.join(server.home, "store"))
+        addresses = [f"{HERE}:{free_port()}" for _ in range(2)]
+        for one, address in zip((server, other), addresses):
+            one.configure("serve", f"lease_seconds = {LEASE}")
+            one.start(address, options=["--insecure"])
+        server.command("machine", "assign", MACHINE.mac, "--from", "debian", "--name", "lab-root", "--method", "nbd",
+                       "--write-through")
+        process, _ = netboot.start(server, "--also", addresses[1])
+        last.callback(process.wait)
+        last.callback(process.terminate)
+        guest = last.enter_context(Guest(golden, None, memory=768, cpus=2, card=Card(MACHINE.tap, MACHINE.mac)))
+        guest.start().ready(timeout=400)
+        # Each line is a write that the root has on stable storage, by the guest's clock.
+        guest.execute("(while [ ! -e /run/stop ]; do dd if=/proc/uptime of=/var/tick conv=fsync 2>/run/dd.log || break; "
+                      "cut -d ' ' -f 1 /proc/uptime >>/run/ticks; done; touch /run/stopped) </dev/null >/dev/null 2>&1 &")
+        guest.execute("find /usr -xdev -type f | sort > /run/files && sleep 3")
+        guest.execute("(fsload /var/load 50 >/run/load.log 2>&1 && touch /run/loaded) </dev/null >/dev/null 2>&1 & "
+                      "(xargs -d '\\n' -a /run/files md5sum >/run/sums && touch /run/read) </dev/null >/dev/null 2>&1 &")
+        time.sleep(0.5)
+        server.crash()
+        guest.execute("until [ -e /run/read ] && [ -e /run/loaded ]; do sleep 0.1; done; touch /run/stop; "
+                      "until [ -e /run/stopped ]; do sleep 0.1; done", timeout=300)
+        guest.execute("echo 3 > /proc/sys/vm/drop_caches && md5sum --quiet -c /run/sums && fsload --check /var/load",
+                      timeout=180)
+        ticks = [float(tick) for tick in guest.execute("cat /run/ticks")["note"].split()]
+        files = guest.execute("wc -l </run/sums")["note"]
+        errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
+        guest.poweroff(timeout=120)
+        other.stop()
+        other.start(addresses[1], options=["--insecure"])
+        fsck(other, "lab-root", "-n")
+        other.stop()
+    gaps = [after - before for before, after in zip(ticks, ticks[1:])]
+    return {"files": int(files), "errors": int(errors), "lease": LEASE, "longest_wait": round(max(gaps), 1),
+            "median_wait": round(sorted(gaps)[len(gaps) // 2], 3)}
 
 
 def fsck(server, export, how="-p"):

@@ -447,6 +447,7 @@ ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_
                                                  firmware, device_mapper, netboot.blank_machines,
                                                  netboot.more_blank_machines, diskless.diskless_root,
                                                  diskless.diskless_root_for_long, diskless.diskless_root_of_dracut,
+                                                 diskless.diskless_root_taken_over,
                                                  initiator.initiators, packaged.packaged, travel.hop)}
 
 

@@ -44,6 +44,16 @@ class Server:
             raise LabError(f"{' '.join(line)} ended with {done.returncode}\n{done.stderr.strip()}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
+    def configure(self, section, line):
+        """Puts a line into a section of the home's configuration, before the server is started."""
+        path = os.path.join(self.home, "sojourn.toml")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if f"\n[{section}]\n" not in text:
+            raise LabError(f"{path} has no section {section}")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(f"\n[{section}]\n", f"\n[{section}]\n{line}\n", 1))
+
     def start(self, *listen, options=()):
         """Starts the server; returns when it accepts clients.  `listen` are more NBD addresses."""
         addresses = [f"unix:{self.socket}", *listen]

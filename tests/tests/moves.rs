@@ -162,6 +162,52 @@ fn disks_of_a_server_that_died_are_taken_when_its_lease_ran_out() {
     assert!(here.fails(5, &["disk", "snapshot", "alice", "late"]).contains("taken"));
 }
 
+/// Attaches as a client that looks for its disk at two servers: as soon as one has it.
+fn attach_when_it_is_there(server: &Server, disk: &str) -> (Client, Duration) {
+    let began = Instant::now();
+    loop {
+        if let Ok(client) = Client::try_attach(server.socket(), disk) {
+            return (client, began.elapsed());
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "not taken over\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_client_of_a_written_through_disk_finds_every_answered_write_at_the_other_server() {
+    let here = Home::new();
+    short_lease(&here);
+    let mut expected = content::image(75, MIB);
+    here.import("golden", &expected);
+    here.run(&["disk", "create", "alice", "--from", "golden", "--write-through"]);
+    assert_eq!(here.json(&["disk", "show", "alice"])["mode"], "write-through");
+    let there = beside(&here);
+    let (first, second) = (here.serve(), there.serve());
+    let mut client = Client::attach(first.socket(), "alice");
+    assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
+    assert!(Client::try_attach(second.socket(), "alice").is_err(), "its server is at work");
+    assert_eq!(client.write(4 << 20, &[0x44; 4096]), 0);
+    // Not flushed: a kernel that has its answer does not send it again.
+    first.kill();
+    let (mut client, _) = attach_when_it_is_there(&second, "alice");
+    expected[3 << 20..][..8192].fill(0x33);
+    expected[4 << 20..][..4096].fill(0x44);
+    content::assert_same("taken over", &read_all(&mut client), &expected);
+    assert_eq!(client.write(5 << 20, &[0x55; 4096]), 0);
+    expected[5 << 20..][..4096].fill(0x55);
+
+    // The first one is back, and leaves the disk where it is until the other one is lost.
+    let first = here.serve();
+    assert!(Client::try_attach(first.socket(), "alice").is_err(), "the other is at work");
+    drop(client);
+    second.kill();
+    let (mut client, _) = attach_when_it_is_there(&first, "alice");
+    content::assert_same("taken back", &read_all(&mut client), &expected);
+    client.detach();
+    first.stop();
+}
+
 #[test]
 fn a_store_that_hangs_for_one_disk_holds_up_neither_that_disk_nor_the_others() {
     require!("cc");

@@ -145,3 +145,15 @@ fn the_root_of_a_machine_whose_ram_disk_is_of_dracut_goes_on_behind_outages() {
     let Some(facts) = scenario("diskless-root-of-dracut") else { return };
     check_outages(&facts);
 }
+
+#[test]
+#[ignore = "a guest of its own: make test-outages"]
+fn the_root_of_a_machine_without_a_disk_goes_on_at_another_server_when_its_own_is_lost() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare", "qemu-img");
+    let Some(facts) = scenario("diskless-root-taken-over") else { return };
+    assert_eq!(facts["errors"], 0, "{facts}");
+    assert!(facts["files"].as_u64() > Some(1000), "{facts}");
+    // Its server was away for good: the machine waited for the end of its lease.
+    assert!(facts["longest_wait"].as_f64() > Some(1.0), "{facts}");
+    println!("{facts}");
+}

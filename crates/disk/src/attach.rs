@@ -45,7 +45,7 @@ impl Attachment {
             return Ok(());
         }
         match (disk.mode(), ending) {
-            (Mode::Persistent, _) => {
+            (Mode::Persistent | Mode::WriteThrough, _) => {
                 disk.lease.release();
                 Ok(())
             }
@@ -128,7 +128,8 @@ impl Disk {
     /// [`Conflict`](block::ErrorKind::Conflict), naming the holder, when another client has it or
     /// is waited for, or while the disk is being changed as a whole;
     /// [`Unavailable`](block::ErrorKind::Unavailable) to a client whose writes lay in borrowed room
-    /// of an earlier process, and to all while an ephemeral disk [has failed](Self::has_failed).
+    /// of an earlier process, and to all while an ephemeral disk [has failed](Self::has_failed), or the store does not
+    /// answer that takes what is written through; [`Fenced`](block::ErrorKind::Fenced) when another server has that one.
     pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
         self.attach_process(client, None).await
     }
@@ -150,6 +151,7 @@ impl Disk {
             // the next one.
             self.shadow.check()?;
         }
+        self.must_write_through().await?;
         let process = {
             if let Some(away) = &self.away {
                 away.check(self.name())?;
@@ -212,7 +214,7 @@ impl Disk {
     /// Its client is gone, and did not say that it leaves.
     fn lose_client(&self) {
         match self.mode() {
-            Mode::Persistent => self.lease.release(),
+            Mode::Persistent | Mode::WriteThrough => self.lease.release(),
             Mode::Ephemeral => self.lease.linger(),
         }
     }

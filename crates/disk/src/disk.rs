@@ -11,6 +11,7 @@ use crate::record::{DiskClient, DiskRecord};
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
 use crate::taking;
+use crate::write_through::PublishRounds;
 use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;
@@ -55,6 +56,7 @@ pub struct Disk {
     written: AtomicU64,
     strained: Strained,
     space: Arc<HomeSpace>,
+    pub(crate) rounds: PublishRounds,
     /// Whether the store may have pins of earlier uploads of this disk.
     pub(crate) left_pins: AtomicBool,
     _lock: LockFile,
@@ -160,6 +162,7 @@ impl Disk {
             written: AtomicU64::new(0),
             strained,
             space: terms.space,
+            rounds: PublishRounds::default(),
             left_pins: AtomicBool::new(true),
             _lock: lock,
         };
@@ -560,6 +563,9 @@ impl Device for Disk {
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        if self.is_write_through() {
+            return Ok(Attempt::WouldWait);
+        }
         let timed = self.strained.begin_write();
         let attempt = match &self.away {
             Some(away) => away.front().device.try_write(span, data),
@@ -586,7 +592,7 @@ impl Device for Disk {
         let written = self.layer().device().write(span, data, durability).await;
         written.inspect_err(|error| self.strained.failed(error))?;
         self.written.fetch_add(span.len(), Ordering::Relaxed);
-        Ok(())
+        self.written_through().await
     }
 
     async fn flush(&self) -> Result<()> {
@@ -598,13 +604,15 @@ impl Device for Disk {
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
         let _wait = self.strained.begin(WaitKind::of(durability));
         let discarded = self.layer().device().discard(span, durability).await;
-        discarded.inspect_err(|error| self.strained.failed(error))
+        discarded.inspect_err(|error| self.strained.failed(error))?;
+        self.written_through().await
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
         let _wait = self.strained.begin(WaitKind::of(durability));
         let zeroed = self.layer().device().zero(span, mode, durability).await;
-        zeroed.inspect_err(|error| self.strained.failed(error))
+        zeroed.inspect_err(|error| self.strained.failed(error))?;
+        self.written_through().await
     }
 
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {

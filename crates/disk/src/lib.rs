@@ -45,6 +45,7 @@
 //! | `mark` | whether a disk still holds what it did |
 //! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |
 //! | `write_back` | [`WriteBackLag`]: what is written goes up in the background, under no name of its own |
+//! | `write_through` | disks of which each write is in the store before it is answered |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
 //! | `boot_trace` | [`BootTrace`], what a boot reads of an image |
@@ -90,6 +91,7 @@ mod taking;
 mod unsynced;
 mod upload_log;
 mod write_back;
+mod write_through;
 
 pub use attach::{Attachment, Ending, PassedAttachment};
 pub use boot_trace::BootTrace;

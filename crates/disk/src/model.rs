@@ -15,6 +15,10 @@ pub enum Mode {
     Persistent,
     /// They are dropped: the disk is that of its image again.
     Ephemeral,
+    /// They stay, and each write is answered when the store has it: another server goes on with all of them when this
+    /// one is lost.
+    #[serde(rename = "write-through")]
+    WriteThrough,
 }
 
 impl Mode {
@@ -23,6 +27,22 @@ impl Mode {
         match self {
             Self::Persistent => "persistent",
             Self::Ephemeral => "ephemeral",
+            Self::WriteThrough => "write-through",
+        }
+    }
+
+    /// The mode that two switches choose.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for both.
+    pub fn chosen(ephemeral: bool, write_through: bool) -> Result<Self, Error> {
+        match (ephemeral, write_through) {
+            (false, false) => Ok(Self::Persistent),
+            (true, false) => Ok(Self::Ephemeral),
+            (false, true) => Ok(Self::WriteThrough),
+            (true, true) => Err(Error::invalid(
+                "a disk that forgets its writes has none for another server: ephemeral or write-through, not both",
+            )),
         }
     }
 }
@@ -40,8 +60,9 @@ impl FromStr for Mode {
         match text {
             "persistent" => Ok(Self::Persistent),
             "ephemeral" => Ok(Self::Ephemeral),
+            "write-through" => Ok(Self::WriteThrough),
             _ => Err(Error::invalid(format!(
-                "{text:?} is not a mode of a disk; say persistent or ephemeral"
+                "{text:?} is not a mode of a disk; say persistent, ephemeral or write-through"
             ))),
         }
     }

@@ -9,7 +9,7 @@ use crate::disks::{Disks, build, clear, from_ref, is_blank, lock_existing, saved
 use crate::fence::{self, Tenure};
 use crate::record::{DiskRecord, first_content};
 use crate::taking;
-use crate::{DiskInfo, RemoteDisk};
+use crate::{DiskInfo, Mode, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
 use store::servers::ListedServer;
@@ -67,7 +67,7 @@ impl Disks {
         let epoch = held.epoch.saturating_add(1);
         let published = Some(self.store.world().clock.now());
         let mut from = from_ref(found)?;
-        if held.by.is_some() {
+        if held.by.is_some() && from.mode != Mode::WriteThrough {
             // What that server had not published is not here.
             from.content = first_content(epoch);
         }
@@ -126,6 +126,26 @@ impl Disks {
             .await
     }
 
+    /// Takes a disk whose writes are answered when the store has them, for a client that looks for it here: it was
+    /// released, or the server that held it has been silent for longer than its lease. Nothing that was answered is
+    /// lost by that. `false` for any other disk, which is taken by [`take`](Self::take) alone.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) while its holder is at work; any error from [`take`](Self::take).
+    pub async fn take_over(&self, name: &str) -> Result<bool> {
+        check_name("disk", name)?;
+        let Some(found) = self.store.refs().get(RefKind::Disk, name).await? else {
+            return Ok(false);
+        };
+        if from_ref(&found)?.mode != Mode::WriteThrough {
+            return Ok(false);
+        }
+        if self.directory.join(name).exists() {
+            self.drop_lost(name).await?;
+        }
+        self.take(name, false).await.map(|_| true)
+    }
+
     /// Removes what is here of a disk that another server took, when nothing was written to it that the store does not
     /// have. Says whether it did.
     ///
@@ -137,7 +157,9 @@ impl Disks {
         let blank = offload(move || {
             let lock = lock_existing(&at, &own)?;
             let record = DiskRecord::load(&at)?;
-            let goes = record.name == own && is_blank(&at, &record);
+            // What was written through and answered is in the store.
+            let has_all = record.mode == Mode::WriteThrough || is_blank(&at, &record);
+            let goes = record.name == own && has_all;
             Ok(goes.then_some((lock, record)))
         });
         let Some((_lock, record)) = blank.await? else { return Ok(false) };

@@ -1,7 +1,7 @@
 //! Verbs on disks, and what they give: what travels over the control socket, and what `--json` prints.
 //! The field names are documented in docs/cli.md and do not change.
 
-use disk::BlockPlace;
+use disk::{BlockPlace, Mode};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use store::import::ImportStats;
@@ -16,8 +16,8 @@ pub enum DiskRequest {
         name: String,
         /// The image, as `name` or `name:tag`, or `disk@snapshot`.
         from: String,
-        /// Whether it starts anew with every client.
-        ephemeral: bool,
+        /// What becomes of what is written.
+        mode: Mode,
         /// Bytes; as large as the image when there is none.
         size: Option<u64>,
     },
@@ -27,8 +27,8 @@ pub enum DiskRequest {
         names: Vec<String>,
         /// The image, as `name` or `name:tag`, or `disk@snapshot`.
         from: String,
-        /// Whether they start anew with every client.
-        ephemeral: bool,
+        /// What becomes of what is written.
+        mode: Mode,
         /// Bytes of each; as large as what they are made of when there is none.
         size: Option<u64>,
     },

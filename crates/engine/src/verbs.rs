@@ -10,9 +10,7 @@ use crate::api::{
     PublishedView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
-use disk::{
-    CreateOptions, Disk, DiskInfo, DiskSource, IsKept, Mode, Rebase, RemoteDisk, SnapshotInfo,
-};
+use disk::{CreateOptions, Disk, DiskInfo, DiskSource, IsKept, Rebase, RemoteDisk, SnapshotInfo};
 use futures::StreamExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -88,15 +86,13 @@ async fn create_all(
 pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
     let open = &engine.open;
     match request {
-        DiskRequest::Create { name, from, ephemeral, size } => {
-            let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
+        DiskRequest::Create { name, from, mode, size } => {
             let options = CreateOptions { size, mode };
             may_be_made(engine, &name).await?;
             let info = engine.disks.create(&name, &from.parse()?, options).await?;
             Ok(DiskReply::Disk(made(engine, info).await))
         }
-        DiskRequest::CreateAll { names, from, ephemeral, size } => {
-            let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
+        DiskRequest::CreateAll { names, from, mode, size } => {
             let options = CreateOptions { size, mode };
             Ok(DiskReply::Made(create_all(engine, names, &from.parse()?, options).await?))
         }

@@ -284,6 +284,7 @@ fn append(path: &Path, line: &str, largest: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::Mode;
     use engine::api::DiskRequest;
 
     #[tokio::test(flavor = "multi_thread")]
@@ -358,7 +359,7 @@ mod tests {
         let long = "x".repeat(1 << 20);
         let names = (0..10_000).map(|n| n.to_string()).collect();
         let many =
-            DiskRequest::CreateAll { names, from: long.clone(), ephemeral: true, size: None };
+            DiskRequest::CreateAll { names, from: long.clone(), mode: Mode::Ephemeral, size: None };
         for number in 0..1000 {
             log.note_refusal(&actor, &long, &long, 401).await;
             let wrong = DiskRequest::Reset { name: format!("{number}{long}") };
@@ -380,7 +381,7 @@ mod tests {
         let several = DiskRequest::CreateAll {
             names: vec!["a".into(), "b".into()],
             from: "debian".into(),
-            ephemeral: false,
+            mode: Mode::Persistent,
             size: None,
         };
         assert_eq!(Deed::of("disk", &several).object, "a b");

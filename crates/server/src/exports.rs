@@ -43,7 +43,7 @@ impl HomeExports {
     }
 
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
-        let held = self.engine.open.hold(name).await?;
+        let held = self.hold(name, purpose).await?;
         let attachment = match purpose {
             Purpose::Use | Purpose::Resume => Some(attach(&held, peer).await?),
             Purpose::Info => None,
@@ -66,6 +66,23 @@ impl HomeExports {
             attachment,
             _held: held,
         }))
+    }
+
+    /// Opens a disk. One that is written through is taken for a client that comes to use it, when the server that had
+    /// it is gone.
+    async fn hold(&self, name: &str, purpose: Purpose) -> Result<DiskHandle> {
+        let held = self.engine.open.hold(name).await;
+        match &held {
+            Err(e)
+                if purpose == Purpose::Use
+                    && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced)
+                    && self.engine.disks.take_over(name).await? =>
+            {
+                tracing::info!(disk = name, "taken over from a server that is gone");
+                self.engine.open.hold(name).await
+            }
+            _ => held,
+        }
     }
 
     async fn image(&self, name: &str) -> Result<Box<dyn Session>> {

@@ -12,6 +12,7 @@ use crate::machines::list::MachineListView;
 use crate::status::{CacheView, StatusView};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
+use disk::Mode;
 use engine::api::{
     DiskReply, DiskRequest, DiskView, ElsewhereView, ImageView, MadeView, PublishedView,
     RebaseView, SnapshotView,
@@ -111,17 +112,22 @@ impl RemoteServer {
     /// [`Unavailable`](ErrorKind::Unavailable) when the server cannot be reached or goes away.
     pub async fn disk(&self, request: &DiskRequest) -> Result<DiskReply> {
         match request {
-            DiskRequest::Create { name, from, ephemeral, size } => {
-                let body =
+            DiskRequest::Create { name, from, mode, size } => {
+                let ephemeral = *mode == Mode::Ephemeral;
+                let mut body =
                     json!({"name": name, "from": from, "ephemeral": ephemeral, "size": size});
+                // An older server knows nothing of it, and need not where nobody asks for it.
+                if *mode == Mode::WriteThrough {
+                    body["write_through"] = true.into();
+                }
                 self.post::<DiskView>("/disks", body).await.map(DiskReply::Disk)
             }
-            DiskRequest::CreateAll { names, from, ephemeral, size } => {
+            DiskRequest::CreateAll { names, from, mode, size } => {
                 let mut made = Vec::new();
                 for name in names {
                     let (name, from) = (name.clone(), from.clone());
-                    let (ephemeral, size) = (*ephemeral, *size);
-                    let one = DiskRequest::Create { name: name.clone(), from, ephemeral, size };
+                    let (mode, size) = (*mode, *size);
+                    let one = DiskRequest::Create { name: name.clone(), from, mode, size };
                     made.push(match Box::pin(self.disk(&one)).await {
                         Ok(DiskReply::Disk(disk)) => MadeView::Disk(disk),
                         Ok(_) => return Err(Error::internal("a disk that was made is no disk")),

@@ -16,3 +16,4 @@ mod questions;
 mod requests;
 mod shared;
 mod write_back;
+mod write_through;

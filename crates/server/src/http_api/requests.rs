@@ -28,6 +28,8 @@ pub(super) struct CreateDisk {
     pub(super) from: String,
     #[serde(default)]
     pub(super) ephemeral: bool,
+    #[serde(default)]
+    pub(super) write_through: bool,
     #[serde(default, deserialize_with = "some_whole_number")]
     pub(super) size: Option<u64>,
 }

@@ -8,11 +8,13 @@ use super::requests::{
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
 };
 use super::server_verbs;
+use crate::answers::problem;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
+use disk::Mode;
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
@@ -62,8 +64,12 @@ pub(crate) fn operations() -> Vec<(&'static str, &'static str)> {
 }
 
 async fn create(State(api): State<HttpApi>, asker: Asker, body: JsonBody<CreateDisk>) -> Response {
-    let JsonBody(CreateDisk { name, from, ephemeral, size }) = body;
-    let request = DiskRequest::Create { name, from, ephemeral, size };
+    let JsonBody(CreateDisk { name, from, ephemeral, write_through, size }) = body;
+    let mode = match Mode::chosen(ephemeral, write_through) {
+        Ok(mode) => mode,
+        Err(e) => return problem(&e),
+    };
+    let request = DiskRequest::Create { name, from, mode, size };
     api.change(asker, request, StatusCode::CREATED).await
 }
 

@@ -2,6 +2,7 @@
 
 use super::list;
 use block::{Error, Result};
+use disk::Mode;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest};
 use netboot::registry::{self, Designation, Machine, Method};
@@ -21,6 +22,9 @@ pub struct Assignment {
     /// That disk forgets what is written when its machine leaves.
     #[serde(default)]
     pub ephemeral: bool,
+    /// Each of its writes is answered when the store has it.
+    #[serde(default)]
+    pub write_through: bool,
     /// How it reaches its disk: `iscsi` for a new machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
@@ -57,9 +61,9 @@ impl Assignment {
         registry.put(&who, wanted.clone())?;
         let made = match (&self.from, &self.disk, &wanted.disk) {
             (Some(from), _, Some(name)) => {
-                let (name, from, ephemeral) = (name.clone(), from.clone(), self.ephemeral);
-                ask(DiskRequest::Create { name: name.clone(), from, ephemeral, size: None })
-                    .await?;
+                let (name, from) = (name.clone(), from.clone());
+                let mode = Mode::chosen(self.ephemeral, self.write_through)?;
+                ask(DiskRequest::Create { name: name.clone(), from, mode, size: None }).await?;
                 Some(name)
             }
             (_, Some(name), Some(_)) => {
@@ -93,10 +97,11 @@ impl Assignment {
         if self.disk.is_some() && self.from.is_some() {
             return Err(Error::invalid("either a disk that is there, or one from an image"));
         }
-        if self.ephemeral && self.from.is_none() {
-            return Err(Error::invalid(
-                "only a disk that is made can be made ephemeral: say from which image",
-            ));
+        let mode = Mode::chosen(self.ephemeral, self.write_through)?;
+        if mode != Mode::Persistent && self.from.is_none() {
+            return Err(Error::invalid(format!(
+                "only a disk that is made can be made {mode}: say from which image"
+            )));
         }
         let fresh = match who {
             Designation::Mac(mac) => fresh(format!("m-{}", mac.hex_digits()), Some(*mac), None),

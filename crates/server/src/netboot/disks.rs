@@ -4,6 +4,7 @@ use crate::client::ControlClient;
 use crate::status::StatusView;
 use block::{Device, Error, Result};
 use bytes::Bytes;
+use disk::Mode;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use nbd::{Address, ClientOptions, Remote, Uri};
@@ -76,14 +77,9 @@ pub(super) async fn show(home: &Home, disk: &str) -> Result<DiskView> {
 ///
 /// # Errors
 /// Any error from the server.
-pub(super) async fn create(
-    home: &Home,
-    name: &str,
-    from: &str,
-    ephemeral: bool,
-) -> Result<DiskView> {
+pub(super) async fn create(home: &Home, name: &str, from: &str, mode: Mode) -> Result<DiskView> {
     let (name, from) = (name.to_owned(), from.to_owned());
-    ask(home, DiskRequest::Create { name, from, ephemeral, size: None }).await
+    ask(home, DiskRequest::Create { name, from, mode, size: None }).await
 }
 
 async fn ask(home: &Home, request: DiskRequest) -> Result<DiskView> {

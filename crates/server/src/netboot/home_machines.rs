@@ -6,6 +6,7 @@ use crate::status::StatusView;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
+use disk::Mode;
 use engine::Home;
 use nbd::{Address, Uri};
 use netboot::dhcp::server::UnixClock;
@@ -39,8 +40,8 @@ pub struct Rule {
     pub from: String,
     /// The name of machine and disk; `{mac}` is its card's address.
     pub name: String,
-    /// Whether the disk forgets what is written when the machine leaves.
-    pub ephemeral: bool,
+    /// What becomes of what is written to the disk.
+    pub mode: Mode,
     /// How the machine reaches it.
     pub method: Method,
     /// How many machines the rule makes at most.
@@ -250,7 +251,7 @@ impl HomeMachines {
         let who = Designation::Mac(claim.mac);
         // What would be refused is, before a disk is made.
         registry.clone().put(&who, machine.clone())?;
-        match disks::create(&self.home, &name, &rule.from, rule.ephemeral).await {
+        match disks::create(&self.home, &name, &rule.from, rule.mode).await {
             // Of an attempt that ended between the two.
             Err(e)
                 if e.kind() == ErrorKind::Conflict

@@ -13,6 +13,7 @@ use crate::progress::Bar;
 use crate::site::Site;
 use block::{ByteSize, Result};
 use clap::Subcommand;
+use disk::Mode;
 use engine::Config;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::open_store;
@@ -178,6 +179,9 @@ pub(crate) struct DiskCreateArgs {
     /// Forget a disk's writes when its client leaves
     #[arg(long)]
     pub(crate) ephemeral: bool,
+    /// Answer each write when the store has it: another server goes on with the disk when this one is lost
+    #[arg(long, conflicts_with = "ephemeral")]
+    pub(crate) write_through: bool,
     /// The size of each, at least the image's (10G, 1.5T, …) [default: the image's]
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
@@ -254,12 +258,17 @@ pub(crate) struct GrowArgs {
 }
 
 impl DiskCreateArgs {
+    /// What becomes of what is written; no more than one is chosen.
+    fn mode(&self) -> Mode {
+        Mode::chosen(self.ephemeral, self.write_through).unwrap_or_default()
+    }
+
     /// Asks for some of the disks, with an outcome for each.
     fn of_several(&self, names: &[String]) -> DiskRequest {
         DiskRequest::CreateAll {
             names: names.to_vec(),
             from: self.from.clone(),
-            ephemeral: self.ephemeral,
+            mode: self.mode(),
             size: self.size.map(|size| size.0),
         }
     }
@@ -272,7 +281,7 @@ impl DiskCommand {
                 [name] => DiskRequest::Create {
                     name: name.clone(),
                     from: args.from.clone(),
-                    ephemeral: args.ephemeral,
+                    mode: args.mode(),
                     size: args.size.map(|size| size.0),
                 },
                 several => args.of_several(several),

@@ -70,6 +70,9 @@ pub(crate) struct Assign {
     /// That disk forgets what is written when its machine leaves
     #[arg(long, requires = "from")]
     ephemeral: bool,
+    /// Each write to that disk is answered when the store has it: another server goes on with it when this one is lost
+    #[arg(long, requires = "from", conflicts_with = "ephemeral")]
+    write_through: bool,
     /// How it reaches its disk [default: as before, else iscsi]
     #[arg(long, value_enum)]
     method: Option<MethodArg>,
@@ -87,6 +90,7 @@ impl Assign {
             disk: self.disk.clone(),
             from: self.from.clone(),
             ephemeral: self.ephemeral,
+            write_through: self.write_through,
             method: self.method.map(Into::into),
             name: self.name.clone(),
             append: self.append.clone(),

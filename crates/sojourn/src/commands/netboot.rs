@@ -3,6 +3,7 @@
 use super::runnable::{Invocation, Runnable, finish};
 use block::{Error, Result};
 use clap::ValueEnum;
+use disk::Mode;
 use engine::Home;
 use netboot::dhcp::leases::AddressRange;
 use netboot::registry::Method;
@@ -73,6 +74,9 @@ pub(crate) struct Args {
     /// Such a disk forgets what is written when its machine leaves
     #[arg(long, requires = "from")]
     ephemeral: bool,
+    /// Each write to such a disk is answered when the store has it: another server goes on with it when this one is lost
+    #[arg(long, requires = "from", conflicts_with = "ephemeral")]
+    write_through: bool,
     /// How such a machine reaches its disk
     #[arg(long, value_enum, requires = "from", default_value = "iscsi")]
     method: MethodArg,
@@ -159,7 +163,7 @@ fn rule(args: &Args, from: &str) -> Result<Rule> {
     Ok(Rule {
         from: from.to_owned(),
         name: args.name.clone(),
-        ephemeral: args.ephemeral,
+        mode: Mode::chosen(args.ephemeral, args.write_through)?,
         method: args.method.into(),
         most: args.most,
     })

@@ -39,7 +39,9 @@ fn operations(
             "machine" => return vec![json!("52:54:00:12:34:56")],
             "method" => return vec![json!("nbd")],
             "append" => return vec![json!(["quiet"])],
-            "ephemeral" | "keep_mine" | "force" | "lost" => return vec![json!(true), json!(false)],
+            "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" => {
+                return vec![json!(true), json!(false)];
+            }
             other => panic!("the test does not know what to fill in for {other:?}"),
         };
         words.iter().map(|word| json!(word)).collect()

@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::progress::Bar;
 use ::vm::{MachineSpec, Parcel, RunClaim};
 use block::{Error, ErrorKind, Result};
+use disk::Mode;
 use engine::api::{DiskReply, DiskRequest};
 use engine::world;
 use engine::{Config, Home, open_store};
@@ -44,7 +45,8 @@ pub(super) async fn run(args: &CloneArgs, home: &Home, output: Output) -> Result
     spec.check()?;
     let bar = Bar::waiting("cloning");
     let from = format!("{}@{}", parcel.spec.disk, parcel.snapshot);
-    let request = DiskRequest::Create { name: disk.clone(), from, ephemeral: false, size: None };
+    let request =
+        DiskRequest::Create { name: disk.clone(), from, mode: Mode::Persistent, size: None };
     disks::ask(home, request).await?;
     let made = parcel_of_clone(&store, home, &parcel, &spec).await;
     if let Err(error) = made {
