@@ -11,7 +11,7 @@ use common::mutate::{is_subset, processor_time, well_formed};
 use common::oracle::{btrfs_in_use, clear_bits, clusters_of_files, joined, numbers, xfs_db};
 use common::sparse::Sparse;
 use common::{dumpe2fs, each, hash, images, must, run, unpack};
-use freespace::{FileSystem, FreeSpace, FreeSpaceOptions, READERS, Window};
+use freespace::{FileSystem, FreeSpace, FreeSpaceOptions, PartitionTable, READERS, Window};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -174,4 +174,30 @@ fn disks_of_windows_are_refused_or_yield_what_is_free() {
 #[test]
 fn images_of_util_linux_are_refused_or_yield_what_is_free() {
     assert!(folder("blkid") > 4);
+}
+
+#[test]
+fn no_file_system_is_taken_for_a_disk_of_its_own() {
+    let Some(images) = images() else { return };
+    let known = AtomicUsize::new(0);
+    for name in ["generated", "windows", "blkid", "fat", "exfat", "btrfs"] {
+        let entries = std::fs::read_dir(images.join(name)).unwrap();
+        // Those of several GiB take a minute to unpack, and their readers' tests do that already.
+        let small = |path: &PathBuf| !path.to_str().unwrap().contains("/aged-");
+        let list: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(small).collect();
+        each(&list, |packed| {
+            let dir = tempfile::tempdir().unwrap();
+            let image = image_of(packed, dir.path());
+            if image.is_dir() {
+                return;
+            }
+            let disk = HostDisk::open(&image).unwrap();
+            if freespace::probe::probe(&Window::whole(&disk)).is_ok() {
+                let table = PartitionTable::read(&disk);
+                assert_eq!(table, Ok(PartitionTable::None), "{}", packed.display());
+                known.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    assert!(known.into_inner() > 40);
 }

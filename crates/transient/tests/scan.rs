@@ -335,6 +335,69 @@ fn a_file_system_under_a_damaged_partition_table_is_taken_for_stale() {
     assert_eq!(verdicts(&[image], &ScanOptions::default()), [Some(Code::PartitionTable)]);
 }
 
+/// Writes one entry of a partition table, in bytes, and the mark of a table.
+fn entry(disk: &mut [u8], slot: usize, kind: u8, start: usize, len: usize) {
+    let at = 446 + 16 * slot;
+    disk[at + 4] = kind;
+    disk[at + 8..at + 12].copy_from_slice(&((start / 512) as u32).to_le_bytes());
+    disk[at + 12..at + 16].copy_from_slice(&((len / 512) as u32).to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+}
+
+#[test]
+fn a_disk_inside_a_partition_is_not_lent_as_the_file_system_that_was_there_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let swap = dir.path().join("swap");
+    std::fs::write(&swap, vec![0; 16 << 20]).unwrap();
+    must(60, "mkswap", &["-q", swap.to_str().unwrap()]);
+    for (name, image) in [
+        ("swap", swap),
+        ("ext4", ext4(dir.path(), "ext4")),
+        ("fat", make::fat(dir.path(), 16, &[])),
+        ("btrfs", make::btrfs(&sub(&dir), &[])),
+    ] {
+        let part = std::fs::read(image).unwrap();
+        let start = 1 << 20;
+        let verdict = |part: &[u8]| {
+            let mut disk = vec![0; start];
+            entry(&mut disk, 0, 0x83, start, part.len());
+            disk.extend_from_slice(part);
+            let path = dir.path().join("disk");
+            std::fs::write(&path, disk).unwrap();
+            let mut options = ScanOptions::default();
+            options.reader.btrfs = true;
+            verdicts(&[path], &options)
+        };
+        assert_eq!(verdict(&part), [None], "{name} alone");
+        // What a guest's installer writes first: its table, and nothing more below 1 MiB.
+        let mut inside = part.clone();
+        entry(&mut inside, 0, 0x83, 1 << 20, part.len() - (1 << 20));
+        assert_eq!(verdict(&inside), [Some(Code::Ambiguous)], "{name} under a table");
+        entry(&mut inside, 1, 0x83, 2 << 20, part.len());
+        assert_eq!(verdict(&inside), [Some(Code::Ambiguous)], "{name} under a damaged table");
+        // The signature alone is any boot sector's.
+        let mut bootable = part.clone();
+        bootable[510..512].copy_from_slice(&[0x55, 0xAA]);
+        assert_eq!(verdict(&bootable), [None], "{name} with boot code");
+    }
+}
+
+#[test]
+fn a_suspended_system_is_seen_in_a_partition_that_looks_like_a_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut swap = vec![0; 16 << 20];
+    swap[1024..1028].copy_from_slice(&1u32.to_le_bytes());
+    swap[1028..1032].copy_from_slice(&4095u32.to_le_bytes());
+    swap[4086..4095].copy_from_slice(b"S1SUSPEND");
+    entry(&mut swap, 0, 0x83, 1 << 20, 8 << 20);
+    let mut disk = vec![0; 1 << 20];
+    entry(&mut disk, 0, 0x82, 1 << 20, swap.len());
+    disk.extend_from_slice(&swap);
+    let path = dir.path().join("disk");
+    std::fs::write(&path, disk).unwrap();
+    assert_eq!(verdicts(&[path], &ScanOptions::default()), [Some(Code::Hibernated)]);
+}
+
 #[test]
 fn an_image_that_a_virtual_machine_has_open_is_refused() {
     use std::io::{BufRead, BufReader, Write};
@@ -388,14 +451,9 @@ fn partitions_of_an_image_are_judged_one_by_one_and_lent_in_disk_offsets() {
     let dir = tempfile::tempdir().unwrap();
     let part = std::fs::read(ext4(dir.path(), "part")).unwrap();
     let mut disk = vec![0; 48 << 20];
-    for (slot, start, kind) in [(0, 2u32 << 20, 0x83), (1, 20 << 20, 0x83), (2, 40 << 20, 0x82)] {
-        let at = 446 + 16 * slot;
-        let sectors = if slot == 2 { 4u32 << 20 } else { 16 << 20 } / 512;
-        disk[at + 4] = kind;
-        disk[at + 8..at + 12].copy_from_slice(&(start / 512).to_le_bytes());
-        disk[at + 12..at + 16].copy_from_slice(&sectors.to_le_bytes());
-    }
-    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    entry(&mut disk, 0, 0x83, 2 << 20, 16 << 20);
+    entry(&mut disk, 1, 0x83, 20 << 20, 16 << 20);
+    entry(&mut disk, 2, 0x82, 40 << 20, 4 << 20);
     for start in [2 << 20, 20 << 20] {
         disk[start..start + part.len()].copy_from_slice(&part);
     }

@@ -56,14 +56,21 @@ impl PartitionTable {
     /// [`Code::PartitionTable`](crate::Code::PartitionTable) when there is one and it is damaged
     /// or contradicts itself; read errors.
     pub fn read(source: &dyn Source) -> Result<Self, Refusal> {
-        let window = Window::whole(source);
+        Self::within(&Window::whole(source))
+    }
+
+    /// Reads the table of a disk that lies in a partition, such as the disk of a virtual machine.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn within(window: &Window<'_>) -> Result<Self, Refusal> {
         if window.size() < 512 {
             return Ok(Self::None);
         }
         let first = window.bytes(0, 512)?;
-        let mbr = mbr::primary(&first, &window);
+        let mbr = mbr::primary(&first, window);
         let protective = mbr.as_ref().is_some_and(|entries| entries.iter().any(|e| e.kind == 0xEE));
-        if let Some(list) = gpt::read(&window, protective)? {
+        if let Some(list) = gpt::read(window, protective)? {
             if mbr.is_some_and(|entries| entries.iter().any(|entry| entry.kind != 0xEE)) {
                 refuse!(PartitionTable, "it has a GPT and an MBR with other partitions beside it");
             }
@@ -76,7 +83,7 @@ impl PartitionTable {
             );
         }
         match mbr {
-            Some(entries) => mbr::read(&window, &entries).map(Self::Mbr),
+            Some(entries) => mbr::read(window, &entries).map(Self::Mbr),
             None => Ok(Self::None),
         }
     }

@@ -196,6 +196,29 @@ fn the_boot_code_of_a_file_system_is_no_table() {
     let mut disk = vec![0x20; 64 << 10];
     disk[510..512].copy_from_slice(&[0x55, 0xAA]);
     assert_eq!(PartitionTable::read(&disk).unwrap(), PartitionTable::None);
+    // What Windows says from an NTFS and from a FAT that it cannot start.
+    let ntfs = b"\r\nA disk read error occurred\0\r\nBOOTMGR is compressed\0\r\n\
+                 Press Ctrl+Alt+Del to restart\r\n";
+    let fat = b"\r\nRemove disks or other media.\xFF\r\nDisk error\xFF\r\n\
+                Press any key to restart\r\n";
+    for (at, text) in [(0x18C, &ntfs[..]), (0x1AC, &fat[..])] {
+        let mut disk = vec![0; 64 << 10];
+        let text = &text[..text.len().min(0x1FE - at)];
+        disk[at..at + text.len()].copy_from_slice(text);
+        disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+        assert_eq!(PartitionTable::read(&disk).unwrap(), PartitionTable::None);
+    }
+}
+
+#[test]
+fn the_table_of_a_disk_inside_a_partition_counts_from_the_partition() {
+    let inside = mbr_disk();
+    let mut disk = vec![0xFF; 64 << 10];
+    disk.extend_from_slice(&inside);
+    disk.extend_from_slice(&[0xFF; 4096]);
+    let window = Window::part(&disk, 64 << 10, inside.len() as u64).unwrap();
+    assert_eq!(PartitionTable::within(&window), PartitionTable::read(&inside));
+    assert_eq!(PartitionTable::within(&window).unwrap().partitions().len(), 3);
 }
 
 proptest! {

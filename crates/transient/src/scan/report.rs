@@ -283,6 +283,22 @@ fn nothing_beside(whole: Result<FileSystem, Refusal>) -> Result<(), Refusal> {
     )
 }
 
+/// Refuses a file system under a partition table. Whoever is given its partition as a disk, such as a virtual
+/// machine, may write a table there and files from 1 MiB on: the superblock of what was there before stays.
+fn no_disk_inside(kind: FileSystem, window: &Window<'_>) -> Result<FileSystem, Refusal> {
+    let table = match PartitionTable::within(window) {
+        Ok(PartitionTable::None) => return Ok(kind),
+        Ok(table) => table.as_str().to_uppercase(),
+        Err(refusal) if refusal.code == Code::PartitionTable => refusal.sentence,
+        Err(refusal) => return Err(refusal),
+    };
+    refuse!(
+        Ambiguous,
+        "it bears the marks of {kind} and a partition table ({table}), as if it were a disk of its own; wipe the \
+         stale one"
+    )
+}
+
 /// The purpose of a partition that refuses its disk.
 fn managed(table: &PartitionTable) -> Option<Refusal> {
     table.partitions().iter().find_map(|part| refused_purpose(&part.purpose))
@@ -369,6 +385,7 @@ impl PartitionReport {
             .and_then(|window| {
                 // The mark of a suspended system is believed whatever else is there.
                 let kind = probe(&window)
+                    .and_then(|kind| no_disk_inside(kind, &window))
                     .map_err(|refusal| (None, awake(&window).err().unwrap_or(refusal)))?;
                 Ok((kind, Accepted::read(kind, disk, &window, reader)))
             });
