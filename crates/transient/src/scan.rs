@@ -75,20 +75,37 @@ impl Scan {
                 }
             }
         }
-        let parts = scan.disks.iter().chain(&others).flat_map(|disk| &disk.parts);
+        let parts = || scan.disks.iter().chain(&others).flat_map(|disk| &disk.parts);
         let hashes: Vec<(String, u64)> =
-            parts.filter_map(|part| Some((part.name.clone(), part.hashes?))).collect();
+            parts().filter_map(|part| Some((part.name.clone(), part.hashes?))).collect();
+        let store = parts().find_map(|part| {
+            let (name, code) = part.store?;
+            Some(Refusal::new(
+                code,
+                format!(
+                    "{} is the {name} of another disk, which may be this one: that bears no mark of it; wipe \
+                     the mark if it is stale",
+                    part.name
+                ),
+            ))
+        });
         drop(others);
         if options.nothing_hidden {
             hidden.clear();
         }
-        scan.apply_rules(&hidden, &hashes);
+        scan.apply_rules(&hidden, &hashes, store.as_ref());
         scan
     }
 
     /// Takes back what was accepted when the machine as a whole does not allow it. `hidden` are
-    /// places where a suspended system may be, `hashes` partitions that cover others of so many bytes.
-    fn apply_rules(&mut self, hidden: &[Hidden], hashes: &[(String, u64)]) {
+    /// places where a suspended system may be, `hashes` partitions that cover others of so many bytes, `store`
+    /// what is said of disks that may be the origin of a cache or a snapshot.
+    fn apply_rules(
+        &mut self,
+        hidden: &[Hidden],
+        hashes: &[(String, u64)],
+        store: Option<&Refusal>,
+    ) {
         for part in self.disks.iter_mut().flat_map(|disk| &mut disk.parts) {
             let Ok(accepted) = &part.verdict else { continue };
             let sizes = [accepted.size, accepted.claim.size];
@@ -103,6 +120,8 @@ impl Scan {
                         sleeper.place, sleeper.sentence
                     ),
                 ));
+            } else if let Some(refusal) = store {
+                part.verdict = Err(refusal.clone());
             } else if let Some((place, _)) = covered {
                 part.verdict = Err(Refusal::new(
                     Code::UnsupportedFeature,
@@ -190,7 +209,10 @@ fn look_into_files<'d>(reports: impl Iterator<Item = &'d mut DiskReport>) {
     for report in reports.into_iter().filter(|report| report.refusal.is_some()) {
         report.parts.retain(|part| {
             let code = part.verdict.as_ref().err().map(|refusal| refusal.code);
-            code == Some(Code::Hibernated) || part.hides().is_some() || part.hashes.is_some()
+            code == Some(Code::Hibernated)
+                || part.hides().is_some()
+                || part.hashes.is_some()
+                || part.store.is_some()
         });
     }
 }

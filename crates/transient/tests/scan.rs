@@ -243,6 +243,33 @@ fn what_dm_verity_has_hashes_of_is_refused() {
 }
 
 #[test]
+fn what_may_be_the_origin_of_a_cache_or_a_snapshot_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = ext4(dir.path(), "origin");
+    let store = dir.path().join("store");
+    let mut options = ScanOptions::default();
+    for (at, magic, own, other) in [
+        (0, &b"\x21\x93\x48\x23\x01\0\0\0"[..], Code::CacheMember, Code::CacheMember),
+        (32, b"\x03\xc4\x18\0\0\0\0\0\x02", Code::CacheMember, Code::CacheMember),
+        (0, b"SnAp\x01\0\0\0\x01\0\0\0\x08", Code::VolumeManager, Code::Snapshots),
+    ] {
+        let mut bytes = vec![0; 4 << 20];
+        bytes[at..at + magic.len()].copy_from_slice(magic);
+        std::fs::write(&store, bytes).unwrap();
+        // The owner's word on suspended systems says nothing of it.
+        for nothing_hidden in [false, true] {
+            options.nothing_hidden = nothing_hidden;
+            let all = verdicts(&[origin.clone(), store.clone()], &options);
+            assert_eq!(all, [Some(other), Some(own)], "{magic:?}");
+        }
+        let scan = Scan::run(&[origin.clone(), store.clone()], &options);
+        let said = &scan.disks[0].parts[0].verdict.as_ref().unwrap_err().sentence;
+        assert!(said.contains(store.to_str().unwrap()), "{said}");
+    }
+    assert_eq!(verdicts(&[origin], &options), [None]);
+}
+
+#[test]
 fn a_proof_without_checksums_that_is_not_deep_is_warned_of() {
     let dir = tempfile::tempdir().unwrap();
     let all = [ext4(dir.path(), "sealed"), make::fat(dir.path(), 16, &[])];

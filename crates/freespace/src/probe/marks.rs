@@ -2,7 +2,7 @@
 
 use crate::Code;
 use crate::Code::{
-    CacheMember, Encrypted, OtherFileSystem, PartitionTable, RaidMember, VolumeManager,
+    CacheMember, Encrypted, OtherFileSystem, PartitionTable, RaidMember, Snapshots, VolumeManager,
 };
 
 /// Where a mark is, in bytes.
@@ -26,10 +26,24 @@ pub(super) struct DiskMark {
     /// Two bytes that a file system of another kind may hold by chance: beside one, they count only
     /// when what is around them is right as well.
     pub(super) weak: bool,
+    /// What another disk is refused with whose content is in part kept here, and that bears no mark of it.
+    pub(super) origin: Option<Code>,
 }
 
 const fn mark(code: Code, name: &'static str, offset: u64, magic: &'static [u8]) -> DiskMark {
-    DiskMark { code, name, place: MarkOffset::Start(offset), magic, weak: magic.len() <= 2 }
+    let place = MarkOffset::Start(offset);
+    DiskMark { code, name, place, magic, weak: magic.len() <= 2, origin: None }
+}
+
+/// The mark of a store that belongs to another disk, its origin, which bears none.
+const fn store(
+    code: Code,
+    name: &'static str,
+    offset: u64,
+    magic: &'static [u8],
+    origin: Code,
+) -> DiskMark {
+    DiskMark { origin: Some(origin), ..mark(code, name, offset, magic) }
 }
 
 const fn rounded(
@@ -45,6 +59,7 @@ const fn rounded(
         place: MarkOffset::Rounded { grain, back },
         magic,
         weak: magic.len() <= 2,
+        origin: None,
     }
 }
 
@@ -87,7 +102,8 @@ pub(super) const MARKS: &[DiskMark] = &[
     mark(VolumeManager, "LVM2", 0x600, b"LABELONE"),
     mark(VolumeManager, "LVM1", 0, b"HM\x01\0"),
     mark(VolumeManager, "LVM1", 0, b"HM\x02\0"),
-    mark(VolumeManager, "LVM snapshot", 0, b"SnAp"),
+    // `struct disk_header` of the kernel's dm-snap-persistent.c.
+    store(VolumeManager, "LVM snapshot", 0, b"SnAp", Snapshots),
     mark(VolumeManager, "Windows dynamic disk", 0xC00, b"PRIVHEAD"),
     mark(VolumeManager, "Windows Storage Spaces", 0x1000, b"SPACEDB "),
     mark(VolumeManager, "VMFS volume", 0x10_0000, b"\x0d\xd0\x01\xc0"),
@@ -144,7 +160,10 @@ pub(super) const MARKS: &[DiskMark] = &[
         0x1018,
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
     ),
-    mark(CacheMember, "dm-writecache", 0x11, b"\x23\x48\x5e\x23"),
+    // `struct wc_memory_superblock` of the kernel's dm-writecache.c, and `struct cache_disk_superblock` of
+    // dm-cache-metadata.c.
+    store(CacheMember, "dm-writecache", 0, b"\x21\x93\x48\x23", CacheMember),
+    store(CacheMember, "dm-cache", 32, b"\x03\xc4\x18\0\0\0\0\0", CacheMember),
     mark(
         OtherFileSystem,
         "bcachefs",

@@ -154,6 +154,16 @@ fn zfs(window: &Window<'_>) -> Result<bool, Refusal> {
     Ok(false)
 }
 
+/// Whether `window` is a store of what belongs on another disk, its origin, that bears no mark of it: a cache that
+/// may hold newer bytes than the origin does, or a snapshot that needs the origin's old ones. What it is, and what
+/// disks are refused with that may be its origin.
+pub fn store(window: &Window<'_>) -> Option<(&'static str, Code)> {
+    let head = PartHead::read(window).ok()?;
+    let found = |mark: &&DiskMark| mark.origin.is_some() && bears(window, &head, mark) == Ok(true);
+    let mark = MARKS.iter().find(found)?;
+    Some((mark.name, mark.origin?))
+}
+
 /// Why a partition of this purpose is refused, whatever it holds.
 pub fn refused_purpose(purpose: &str) -> Option<Refusal> {
     let (_, code, name) = marks::PURPOSES.iter().find(|(known, ..)| *known == purpose)?;

@@ -31,6 +31,42 @@ fn each_mark_is_recognised_by_its_own_name() {
 }
 
 #[test]
+fn stores_of_other_disks_are_told_by_the_kernels_own_headers() {
+    // Magic, version, size of blocks; number of blocks, count of commits.
+    let mut writecache = vec![0; 64];
+    for (at, word) in [(0, 0x2348_9321u32), (4, 1), (8, 4096), (16, 1000), (24, 7)] {
+        writecache[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    // Checksum, flags, own block, UUID; magic (octal in the kernel), version, policy.
+    let mut cache = vec![0; 64];
+    cache[..4].copy_from_slice(b"\x12\x34\x56\x78");
+    cache[32..40].copy_from_slice(&0o6142003u64.to_le_bytes());
+    cache[40..44].copy_from_slice(&2u32.to_le_bytes());
+    cache[44..47].copy_from_slice(b"smq");
+    // Magic, validity, version, sectors of a chunk.
+    let mut snapshot = vec![0; 16];
+    for (at, word) in [(0, 0x7041_6e53u32), (4, 1), (8, 1), (12, 8)] {
+        snapshot[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    for (name, header, own, origin) in [
+        ("dm-writecache", writecache, Code::CacheMember, Code::CacheMember),
+        ("dm-cache", cache, Code::CacheMember, Code::CacheMember),
+        ("LVM snapshot", snapshot, Code::VolumeManager, Code::Snapshots),
+    ] {
+        let mut disk = with(1 << 20, &[(0, &header)]);
+        assert_eq!(code(&disk), Err(own), "{name}");
+        assert_eq!(store(&Window::whole(&disk)), Some((name, origin)));
+        // Also beside what was there before.
+        disk[1080..1082].copy_from_slice(b"\x53\xef");
+        assert_eq!(code(&disk), Err(own), "{name}");
+        assert_eq!(store(&Window::whole(&disk)), Some((name, origin)));
+    }
+    for other in [vec![0; 1 << 20], Vec::new(), with(1 << 20, &[(1080, b"\x53\xef")])] {
+        assert_eq!(store(&Window::whole(&other)), None);
+    }
+}
+
+#[test]
 fn nothing_and_too_little_are_unknown() {
     assert_eq!(code(&vec![0; 1 << 20]), Err(Code::Unknown));
     assert_eq!(code(&vec![0; 100]), Err(Code::Unknown));

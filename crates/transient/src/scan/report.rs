@@ -4,7 +4,7 @@ use crate::machine::{KernelDisk, may_hide};
 use crate::policy::without_margins;
 use crate::{Claim, HostDisk};
 use block::Span;
-use freespace::probe::{probe, refused_purpose, verity};
+use freespace::probe::{probe, refused_purpose, store, verity};
 use freespace::suspended::{Look, awake};
 use freespace::{
     Code, FileSystem, FreeSpaceOptions, Level, PartitionTable, Refusal, Source, SuspendedIn,
@@ -45,6 +45,8 @@ pub struct PartitionReport {
     pub(super) look: Option<Look>,
     /// The size of the file system whose every block the hashes here cover, in bytes.
     pub(super) hashes: Option<u64>,
+    /// Which store of another disk's content it is, and what disks are refused with that may be that one.
+    pub(super) store: Option<(&'static str, Code)>,
 }
 
 /// A file system with space to borrow.
@@ -350,7 +352,15 @@ fn device_node(path: &Path) -> Option<KernelDisk> {
 
 impl PartitionReport {
     fn refused(name: String, span: Span, refusal: Refusal) -> Self {
-        Self { name, span, kind: None, verdict: Err(refusal), look: None, hashes: None }
+        Self {
+            name,
+            span,
+            kind: None,
+            verdict: Err(refusal),
+            look: None,
+            hashes: None,
+            store: None,
+        }
     }
 
     /// Whether a suspended system may be here without being seen.
@@ -398,8 +408,10 @@ impl PartitionReport {
         let look = kind
             .is_some_and(|kind| kind.reader().suspended == SuspendedIn::SwapFiles)
             .then(|| Look { disk: Arc::clone(disk) as Arc<dyn Source>, base, size });
-        let hashes = Window::part(&**disk, base, size).ok().and_then(|window| verity(&window, 0));
-        Self { name, span, kind, verdict, look, hashes }
+        let window = Window::part(&**disk, base, size).ok();
+        let hashes = window.as_ref().and_then(|window| verity(window, 0));
+        let store = window.as_ref().and_then(store);
+        Self { name, span, kind, verdict, look, hashes, store }
     }
 
     /// Takes back what was accepted, for what is wrong around it.
