@@ -106,14 +106,27 @@ impl KernelDisk {
         self.is_held() || self.partitions().iter().any(|(part, ..)| part.is_held())
     }
 
+    /// The whole disk that it is, or is on, and all that this stands on, however many layers there are.
+    fn layers(&self) -> Vec<Self> {
+        let whole = |node: Self| node.parent().unwrap_or(node);
+        let mut layers = vec![whole(self.clone())];
+        let mut next = 0;
+        while let Some(layer) = layers.get(next) {
+            next += 1;
+            let Ok(below) = std::fs::read_dir(layer.sysfs.join("slaves")) else { continue };
+            for node in below.flatten().filter_map(|entry| Self::at(&entry.path())).map(whole) {
+                if layers.iter().all(|known| known.sysfs != node.sysfs) {
+                    layers.push(node);
+                }
+            }
+        }
+        layers
+    }
+
     /// Whether what is written to it is first copied for a snapshot, or takes room from a pool. LVM
     /// says so in the names of the layers below.
     fn shares_its_room(&self) -> bool {
-        let Ok(below) = std::fs::read_dir(self.sysfs.join("slaves")) else { return false };
-        let uuids = below
-            .flatten()
-            .filter_map(|layer| std::fs::read_to_string(layer.path().join("dm/uuid")).ok());
-        uuids.map(|uuid| uuid.trim_end().to_owned()).any(|uuid| {
+        self.layers().iter().filter_map(|layer| layer.text("dm/uuid")).any(|uuid| {
             uuid.starts_with("LVM-")
                 && ["-real", "-cow", "-tpool", "-vpool"].iter().any(|layer| uuid.ends_with(layer))
         })
@@ -134,7 +147,8 @@ impl KernelDisk {
         if self.shares_its_room() {
             refuse!(
                 Snapshots,
-                "{path} has LVM snapshots, is one, or is thin: writing to it takes room from others"
+                "{path} has LVM snapshots, is one, is thin, or stands on such a volume: writing to it takes room \
+                 from others"
             );
         }
         if named {
@@ -243,6 +257,27 @@ mod tests {
         assert_eq!(node("thin").judge(true).unwrap_err().code, Code::Snapshots);
         assert_eq!(node("old").judge(true).unwrap_err().code, Code::Snapshots);
         assert_eq!(node("vdo").judge(true).unwrap_err().code, Code::Snapshots);
+        // What is opened on a thin volume (LUKS), and a partition of a RAID set of such; each layer is a link.
+        let on = |above: &str, below: &str| {
+            let slaves = dir.path().join(above).join("slaves");
+            std::fs::create_dir_all(&slaves).unwrap();
+            std::os::unix::fs::symlink(dir.path().join(below), slaves.join("below")).unwrap();
+        };
+        on("crypt", "thin");
+        on("md0", "crypt");
+        std::fs::create_dir_all(dir.path().join("md0/md0p1")).unwrap();
+        std::fs::write(dir.path().join("md0/md0p1/partition"), "1\n").unwrap();
+        on("volume", "md0/md0p1");
+        for above in ["crypt", "md0", "md0/md0p1", "volume"] {
+            let refusal = node(above).judge(true).unwrap_err();
+            assert_eq!(refusal.code, Code::Snapshots, "{above}: {refusal}");
+        }
+        on("crypt on plain", "plain");
+        assert_eq!(node("crypt on plain").judge(true), Ok(()));
+        // Layers that lead round end, too.
+        on("one", "two");
+        on("two", "one");
+        assert_eq!(node("one").judge(true), Ok(()));
         std::fs::create_dir_all(dir.path().join("sdz/queue")).unwrap();
         std::fs::create_dir_all(dir.path().join("sdz/sdz1")).unwrap();
         std::fs::write(dir.path().join("sdz/queue/zoned"), "host-managed\n").unwrap();
