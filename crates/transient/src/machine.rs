@@ -1,6 +1,10 @@
 //! This machine: its disks, and whether a suspended system waits on it.
 
+use crate::sys;
 use freespace::{Code, FileSystem, Refusal, SuspendedIn, refuse};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -25,14 +29,33 @@ pub(crate) struct KernelDisk {
 impl KernelDisk {
     /// All disks that have a size, by name. Partitions are not among them.
     pub(crate) fn disks() -> Vec<Self> {
-        let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+        Self::disks_in(Path::new("/sys/block"))
+    }
+
+    /// The same without drives that hold no medium: nothing is stored there. Asks the drives.
+    pub(crate) fn disks_with_media() -> Vec<Self> {
+        let mut list = Self::disks();
+        list.retain(|node| !node.is_empty_drive(has_no_medium));
+        list
+    }
+
+    fn disks_in(sysfs: &Path) -> Vec<Self> {
+        let Ok(entries) = std::fs::read_dir(sysfs) else { return Vec::new() };
         let mut list: Vec<Self> = entries
             .flatten()
             .filter_map(|entry| Self::at(&entry.path()))
             .filter(|node| node.number("size").is_some_and(|sectors| sectors > 0))
+            // One way of several to a disk of NVMe, which has no node of its own: the disk has one.
+            .filter(|node| node.number("hidden") != Some(1))
             .collect();
         list.sort_by(|a, b| a.path.cmp(&b.path));
         list
+    }
+
+    /// Whether it is a drive for media that can be removed, and has none. An empty optical drive has a size all
+    /// the same.
+    fn is_empty_drive(&self, has_no_medium: impl FnOnce(&Path) -> bool) -> bool {
+        self.number("removable") == Some(1) && has_no_medium(&self.path)
     }
 
     /// The node with this directory, `/sys/…/NAME`.
@@ -168,6 +191,18 @@ impl KernelDisk {
     }
 }
 
+/// Whether a drive says that there is no medium in it.
+fn has_no_medium(path: &Path) -> bool {
+    // Without the last flag, an optical drive would close its tray.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(e) => return e == Errno::NOMEDIUM,
+    };
+    let read = || rustix::io::pread(&file, &mut [0; 512], 0);
+    sys::has_no_disc(&file) || matches!(read(), Err(Errno::NOMEDIUM))
+}
+
 /// What the firmware says of suspended systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FirmwareState {
@@ -289,6 +324,36 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("sdz/sdz1/holders/dm-0")).unwrap();
         assert!(node("sdz").is_held_somewhere());
     }
+
+    #[test]
+    fn ways_to_a_disk_and_empty_drives_are_no_disks() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, size, hidden, removable) in [
+            ("nvme0n1", "4096", "0", "0"),
+            ("nvme0c0n1", "4096", "1", "0"),
+            ("sda", "4096", "0", "1"),
+            ("sdb", "0", "0", "1"),
+            ("sr0", "2097151", "0", "1"),
+        ] {
+            let node = dir.path().join(name);
+            std::fs::create_dir(&node).unwrap();
+            for (file, value) in [("size", size), ("hidden", hidden), ("removable", removable)] {
+                std::fs::write(node.join(file), format!("{value}\n")).unwrap();
+            }
+        }
+        let mut disks = KernelDisk::disks_in(dir.path());
+        let names = |disks: &[KernelDisk]| -> Vec<String> {
+            disks.iter().map(|disk| disk.path.display().to_string()).collect()
+        };
+        assert_eq!(names(&disks), ["/dev/nvme0n1", "/dev/sda", "/dev/sr0"]);
+        // Only drives for media are asked, and a stick is one that has its medium.
+        disks.retain(|disk| !disk.is_empty_drive(|path| path != Path::new("/dev/sda")));
+        assert_eq!(names(&disks), ["/dev/nvme0n1", "/dev/sda"]);
+        // What cannot be opened may have one.
+        let file = dir.path().join("sda/size");
+        assert!(!has_no_medium(&file) && !has_no_medium(&dir.path().join("sdz")));
+    }
+
     #[test]
     fn a_firmware_whose_variables_are_not_to_be_seen_is_not_one_that_was_told_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ impl Scan {
         if devices {
             let named: Vec<PathBuf> =
                 targets.iter().map(|t| t.canonicalize().unwrap_or_else(|_| t.clone())).collect();
-            for node in KernelDisk::disks() {
+            for node in KernelDisk::disks_with_media() {
                 if node.is_held_somewhere() {
                     hidden.push(Hidden::unseen(&node.path.display().to_string()));
                 }

@@ -1,5 +1,5 @@
 //! System calls that need `unsafe`: locking memory, writing pages out, the kernel's keyring, the ioctls of
-//! device-mapper and loop devices.
+//! device-mapper, loop devices and optical drives.
 //!
 //! Why each is sound is written at its call. Nothing else in this crate is unsafe.
 
@@ -86,6 +86,18 @@ pub(crate) fn loop_backing(device: &File) -> io::Result<Option<DiskIdentity>> {
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// Whether an optical drive says that no disc is in it, or that its tray is open. Other devices do not.
+pub(crate) fn has_no_disc(device: &File) -> bool {
+    /// `CDROM_DRIVE_STATUS` of `linux/cdrom.h`, of the disc that the drive has now (`CDSL_CURRENT`).
+    const STATUS: u32 = 0x5326;
+    const CURRENT: libc::c_int = libc::c_int::MAX;
+    /// `CDS_NO_DISC`, `CDS_TRAY_OPEN`.
+    const EMPTY: [libc::c_int; 2] = [1, 2];
+    // SAFETY: the argument is an integer, and nothing is read or written through it. Other devices do not know
+    // the request, and fail.
+    EMPTY.contains(&unsafe { libc::ioctl(device.as_raw_fd(), STATUS.into(), CURRENT) })
 }
 
 /// A key of type `logon` in this process's keyring: the kernel can use it, nobody can read it.
