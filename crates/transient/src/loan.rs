@@ -69,21 +69,67 @@ impl Claim {
     /// Looks whether the file system is as it was when its free blocks were found.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when it is not.
+    /// [`Conflict`](block::ErrorKind::Conflict) when it is not; [`Unavailable`](block::ErrorKind::Unavailable) when
+    /// that cannot be read now, which says nothing of who uses it.
     pub(crate) fn check(&self, disk: &dyn Source) -> Result<()> {
-        let changed = |why: String| {
-            Error::conflict(format!(
-                "the file system at {} {why} since its free blocks were found: somebody else uses \
-                 it; nothing is written to it from now on",
-                self.base
-            ))
-        };
-        let window = Window::part(disk, self.base, self.size)
-            .map_err(|refusal| changed(format!("cannot be looked at ({refusal})")))?;
-        match self.stamp.holds(&window) {
+        let window = Window::part(disk, self.base, self.size);
+        match window.and_then(|window| self.stamp.holds(&window)) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(changed("has changed".to_owned())),
-            Err(refusal) => Err(changed(format!("cannot be read again ({refusal})"))),
+            Ok(false) => Err(Error::conflict(format!(
+                "the file system at {} has changed since its free blocks were found: somebody else uses it; nothing \
+                 is written to it from now on",
+                self.base
+            ))),
+            Err(refusal) if refusal.code == Code::ReadError => Err(Error::unavailable(format!(
+                "the file system at {} could not be read again ({}); nothing is written to it until it can be",
+                self.base, refusal.sentence
+            ))),
+            Err(refusal) => Err(Error::conflict(format!(
+                "the file system at {} cannot be looked at any more ({refusal}): nothing is written to it from now on",
+                self.base
+            ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A disk whose next read fails, if that is set.
+    struct Flaky {
+        bytes: Vec<u8>,
+        fails: AtomicBool,
+    }
+
+    impl Source for Flaky {
+        fn size(&self) -> u64 {
+            self.bytes.size()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            if self.fails.swap(false, Ordering::Relaxed) {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            self.bytes.read_at(offset, buf)
+        }
+    }
+
+    #[test]
+    fn a_read_that_fails_once_says_nothing_of_who_uses_a_file_system() {
+        let mut disk = Flaky { bytes: vec![7; 64 << 10], fails: AtomicBool::new(false) };
+        let stamp = Stamp::take(&Window::whole(&disk), vec![Span::between(0, 4096)]).unwrap();
+        let (kind, level) = (FileSystem::EXT4, Level::Fast);
+        let claim = Claim { kind, level, base: 0, size: disk.size(), stamp };
+        disk.fails = AtomicBool::new(true);
+        let error = claim.check(&disk).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains("until it can be"), "{error}");
+        claim.check(&disk).unwrap();
+        disk.bytes[4095] = 8;
+        assert_eq!(claim.check(&disk).unwrap_err().kind(), ErrorKind::Conflict);
     }
 }

@@ -251,6 +251,49 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_disk_that_cannot_be_read_for_a_while_is_not_written_for_that_long() {
+        let (dir, plan, stitched, disturb) = disturbed();
+        let block = Span::whole(4096);
+        stitched.write(block, &[1; 4096], Durability::Buffered).await.unwrap();
+        stitched.flush().await.unwrap();
+        // Reading what was cut off fails, as it does of a disk that is broken there.
+        let path = dir.path().join("image");
+        let bytes = std::fs::read(&path).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(64 << 10).unwrap();
+        plan.watch().expire();
+        let error = plan.watch().look().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        plan.watch().intact().unwrap();
+        assert_eq!(stitched.try_write(block, &[2; 4096]).unwrap(), Attempt::WouldWait);
+        let error = stitched.write(block, &[2; 4096], Durability::Buffered).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        file.write_all_at(&bytes, 0).unwrap();
+        let mut back = [0; 4096];
+        stitched.read(block, &mut back).await.unwrap();
+        assert_eq!(back, [1; 4096], "so that it can be written back");
+        stitched.write(block, &[2; 4096], Durability::Buffered).await.unwrap();
+        // Who uses it ends it for good all the same.
+        disturb(b"mounted");
+        plan.watch().expire();
+        assert_eq!(plan.watch().look().unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(plan.watch().intact().unwrap_err().kind(), ErrorKind::Conflict);
+    }
+
+    #[test]
+    fn who_uses_one_lender_is_found_although_another_one_cannot_be_read() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = dirs.each_ref().map(image);
+        let span = Span::between(128 << 10, 256 << 10);
+        let open = |path: &PathBuf| loan(&Arc::new(HostDisk::open(path).unwrap()), vec![span]);
+        let plan = Plan::new(paths.iter().map(open).collect()).unwrap();
+        let write = |path: &PathBuf| std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        write(&paths[0]).set_len(0).unwrap();
+        write(&paths[1]).write_all_at(b"mounted", 64 << 10).unwrap();
+        assert_eq!(plan.watch().look().unwrap_err().kind(), ErrorKind::Conflict);
+    }
+
+    #[tokio::test]
     async fn a_look_is_as_old_as_the_clock_says_whether_or_not_anybody_ran_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let path = image(&dir);

@@ -4,13 +4,13 @@
 //! A look at them holds for [a second](Watch::HOLDS) from when it began; the next write then waits for another one.
 //! How old a look is, the clock says that goes on while the machine is suspended: a process that was stopped
 //! meanwhile does not take an old look for a new one. Once they were found used by somebody else, nothing
-//! is written or read any more.
+//! is written or read any more. What could not be read allows no writes until a later look reads it.
 
 use crate::around::Surroundings;
 use crate::clock::BootClock;
 use crate::direct::Direct;
 use crate::loan::{Claim, Loan};
-use block::{Error, Result, offload};
+use block::{Error, ErrorKind, Result, offload};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -108,7 +108,8 @@ impl Watch {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when a file system is not as it was when its free
-    /// blocks were found; from then on always.
+    /// blocks were found; from then on always. [`Unavailable`](block::ErrorKind::Unavailable) when one cannot be
+    /// read now.
     pub fn look(&self) -> Result<()> {
         let mut found = self.found.lock();
         if let Some(why) = &*found {
@@ -135,18 +136,26 @@ impl Watch {
     /// Looks, and says when that began.
     fn look_now(&self, found: &mut Option<String>) -> Result<u64> {
         let began = self.clock.now();
-        self.lenders.iter().try_for_each(Lender::look).inspect_err(|e| {
-            *found = Some(e.message().to_owned());
-            self.until.store(BROKEN, Ordering::Release);
-        })?;
-        Ok(began)
+        let mut unread = None;
+        for lender in &self.lenders {
+            match lender.look() {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Conflict => {
+                    *found = Some(e.message().to_owned());
+                    self.until.store(BROKEN, Ordering::Release);
+                    return Err(e);
+                }
+                // Somebody may have been at another one.
+                Err(e) => unread = Some(e),
+            }
+        }
+        unread.map_or(Ok(began), Err)
     }
 
     /// [Looks](Self::look) where that may wait.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when a file system is not as it was when its free
-    /// blocks were found; from then on always.
+    /// Any error from [`look`](Self::look).
     pub(crate) async fn pass(self: &Arc<Self>) -> Result<()> {
         // By the time that this task goes on, the look may be too old again.
         while !self.is_fresh() {

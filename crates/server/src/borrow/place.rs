@@ -234,12 +234,14 @@ async fn keep_looking(watch: Arc<Watch>, stop: impl Future<Output = ()>) {
             _ = ticks.tick() => {}
             () = &mut stop => return,
         }
-        let watch = Arc::clone(&watch);
-        let looked = block::offload(move || watch.look()).await;
-        if let Err(e) = looked {
+        let looking = Arc::clone(&watch);
+        let Err(e) = block::offload(move || looking.look()).await else { continue };
+        if watch.intact().is_err() {
             tracing::error!(error = e.message(), "the borrowed disk cannot be used any more");
             return;
         }
+        // Of a disk that cannot be read now, the next look may be better.
+        tracing::warn!(error = e.message(), "the borrowed disk cannot be written now");
     }
 }
 
