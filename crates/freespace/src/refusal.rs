@@ -134,6 +134,8 @@ codes! {
     Removable = "removable",
     /// The disk that this system was started from or runs on.
     OwnDisk = "own-disk",
+    /// Two devices show the same file system: one disk by two ways, or a copy of another.
+    Duplicate = "duplicate",
     /// A disk behind a network, a loop device, or another virtual device.
     VirtualDisk = "virtual-disk",
     /// Nothing free of a useful size is left after the margins.

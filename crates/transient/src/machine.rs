@@ -1,6 +1,7 @@
 //! This machine: its disks, and whether a suspended system waits on it.
 
 use crate::sys;
+use block::Span;
 use freespace::{Code, FileSystem, Refusal, SuspendedIn, refuse};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -107,6 +108,20 @@ impl KernelDisk {
     /// The disk that a partition is on; `None` for a disk.
     pub(crate) fn parent(&self) -> Option<Self> {
         self.sysfs.join("partition").exists().then(|| self.sysfs.parent().and_then(Self::at))?
+    }
+
+    /// Where it starts on its disk, and its size, in bytes. The kernel counts in 512 bytes.
+    pub(crate) fn span(&self) -> Span {
+        let bytes = |name| self.number(name).unwrap_or(0).saturating_mul(512);
+        let start = if self.sysfs.join("partition").exists() { bytes("start") } else { 0 };
+        Span::between(start, start.saturating_add(bytes("size")))
+    }
+
+    /// What a disk is called by its maker, the same by whichever way it is reached; few virtual ones have one.
+    pub(crate) fn wwid(&self) -> Option<String> {
+        // NVMe; SCSI, and all that the kernel takes for it.
+        let texts = ["wwid", "device/wwid"].into_iter().filter_map(|name| self.text(name));
+        texts.into_iter().find(|text| !text.is_empty())
     }
 
     fn text(&self, name: &str) -> Option<String> {

@@ -1,6 +1,7 @@
 //! From disks and images to a report: what each part holds, and what of it can be borrowed.
 
 mod report;
+mod twins;
 
 pub use report::{Accepted, DiskReport, PartitionReport};
 
@@ -9,9 +10,10 @@ use crate::{BorrowPolicy, Loan, Offer};
 use block::Span;
 use freespace::suspended::{Look, in_swap_files};
 use freespace::{Code, FreeSpaceOptions, Level, Refusal};
-use report::{Hidden, is_device};
+use report::{Hidden, device_node, is_device};
 use std::path::PathBuf;
 use std::sync::Arc;
+use twins::{DevicePlace, UsedBytes};
 
 /// Everything that was looked at.
 #[derive(Debug)]
@@ -37,8 +39,15 @@ impl Scan {
     /// Every accepted disk stays held by the scan.
     pub fn run(targets: &[PathBuf], options: &ScanOptions) -> Self {
         let mut scan = Self { disks: Vec::new(), sleepers: Vec::new() };
+        // Where the bytes of those disks are.
+        let mut places = Vec::new();
+        let mut in_use: Vec<UsedBytes> = Vec::new();
         for target in targets {
-            scan.disks.push(DiskReport::of_target(target, &options.reader));
+            let report = DiskReport::of_target(target, &options.reader);
+            let place = device_node(target).map(|node| DevicePlace::of(&node));
+            in_use.extend(place.iter().flat_map(|place| place.used(&report)));
+            places.push(place);
+            scan.disks.push(report);
         }
         // Whoever borrows from one disk of a machine must know about all of them.
         let devices = targets.is_empty() || targets.iter().any(|target| is_device(target));
@@ -51,8 +60,19 @@ impl Scan {
                 if node.is_held_somewhere() {
                     hidden.push(Hidden::unseen(&node.path.display().to_string()));
                 }
-                let report = DiskReport::of_node(&node, &named, &options.reader);
-                if targets.is_empty() { &mut scan.disks } else { &mut others }.push(report);
+                // Looked at already, and held.
+                if named.contains(&node.path) {
+                    continue;
+                }
+                let report = DiskReport::of_node(&node, &options.reader);
+                let place = DevicePlace::of(&node);
+                in_use.extend(place.used(&report));
+                if targets.is_empty() {
+                    places.push(Some(place));
+                    scan.disks.push(report);
+                } else {
+                    others.push(report);
+                }
             }
             match firmware() {
                 FirmwareState::Awake => {}
@@ -63,6 +83,7 @@ impl Scan {
                 }),
             }
         }
+        twins::refuse_used(&mut scan.disks, &places, &in_use, !targets.is_empty());
         look_into_files(scan.disks.iter_mut().chain(&mut others));
         for disk in scan.disks.iter().chain(&others) {
             if disk.may_hide() {
@@ -94,6 +115,7 @@ impl Scan {
             hidden.clear();
         }
         scan.apply_rules(&hidden, &hashes, store.as_ref());
+        twins::refuse_equal(&mut scan.disks, &places);
         scan
     }
 

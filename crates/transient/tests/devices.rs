@@ -206,6 +206,26 @@ fn a_device_whose_bytes_another_device_shows_is_refused() {
     }
 }
 
+#[test]
+fn two_devices_that_show_the_same_file_systems_do_not_lend_together() {
+    let disk = partitioned();
+    let Some(device) = Loop::new(&disk, &STARTS) else { return };
+    // Another one as far as the kernel knows: so is the same disk by another way.
+    let twin = Loop::another(&disk, &STARTS).unwrap();
+    let scan = Scan::run(&[device.node.clone(), twin.node.clone()], &ScanOptions::default());
+    let refusals: Vec<_> =
+        scan.disks.iter().flat_map(|disk| &disk.parts).map(|part| part.verdict.as_ref()).collect();
+    assert_eq!(refusals.len(), 4);
+    for refusal in refusals {
+        let refusal = refusal.expect_err("both lend");
+        assert_eq!(refusal.code, Code::Duplicate, "{refusal}");
+    }
+    drop(scan);
+    // The two partitions of one of them have the same content as well, and are two.
+    assert_eq!(device.codes(), [None; 2]);
+    assert_eq!(twin.codes(), [None; 2]);
+}
+
 #[tokio::test]
 async fn a_loop_device_that_is_made_while_a_disk_lends_stops_it() {
     let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };

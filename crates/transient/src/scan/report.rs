@@ -112,19 +112,13 @@ impl DiskReport {
     /// A path that the user named.
     pub(super) fn of_target(path: &Path, reader: &FreeSpaceOptions) -> Self {
         if is_device(path) {
-            let node = device_node(path);
-            return match node {
-                Some(node) => match node.judge(true) {
-                    Ok(()) => Self::of_device(&node, reader),
-                    Err(refusal) => Self::refused(path, refusal),
-                },
-                None => Self::refused(
-                    path,
-                    Refusal::new(
-                        Code::ReadError,
-                        format!("the kernel does not know {}", path.display()),
-                    ),
-                ),
+            let Some(node) = device_node(path) else {
+                let sentence = format!("the kernel does not know {}", path.display());
+                return Self::refused(path, Refusal::new(Code::ReadError, sentence));
+            };
+            return match node.judge(true) {
+                Ok(()) => Self::of_device(&node, reader),
+                Err(refusal) => Self::refused(path, refusal),
             };
         }
         match HostDisk::open(path) {
@@ -133,12 +127,8 @@ impl DiskReport {
         }
     }
 
-    /// A disk of this machine that the user did not name, but for the `named` ones, which are held
-    /// already.
-    pub(super) fn of_node(node: &KernelDisk, named: &[PathBuf], reader: &FreeSpaceOptions) -> Self {
-        if named.contains(&node.path) {
-            return Self::refused(&node.path, Refusal::new(Code::InUse, "it is looked at already"));
-        }
+    /// A disk of this machine that the user did not name.
+    pub(super) fn of_node(node: &KernelDisk, reader: &FreeSpaceOptions) -> Self {
         if let Err(refusal) = node.judge(true) {
             return Self::refused(&node.path, refusal);
         }
@@ -345,7 +335,8 @@ fn around(disk: &KernelDisk) -> Result<(), Refusal> {
     }
 }
 
-fn device_node(path: &Path) -> Option<KernelDisk> {
+/// The block device that a path leads to.
+pub(super) fn device_node(path: &Path) -> Option<KernelDisk> {
     use std::os::unix::fs::MetadataExt;
     KernelDisk::of_device(std::fs::metadata(path).ok()?.rdev())
 }
