@@ -43,6 +43,24 @@ impl Member {
         Ok(Self { file, size, held, watch })
     }
 
+    /// Does what may wait for the disk, if the lenders are as they were. It goes on when nobody waits for it any
+    /// more, such as a client that has gone, and the disk is held for as long as that.
+    async fn offload(
+        &self,
+        work: impl FnOnce(&RandomFile) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (file, watch) = (Arc::clone(&self.file), Arc::clone(&self.watch));
+        let held = Arc::clone(&self.held);
+        offload(move || {
+            let done = watch.look().and_then(|()| work(&file));
+            // What it is written by is closed before others may have the disk.
+            drop(file);
+            drop(held);
+            done
+        })
+        .await
+    }
+
     /// The disk that is held.
     pub fn disk(&self) -> &Arc<HostDisk> {
         &self.held
@@ -113,20 +131,20 @@ impl Device for Member {
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        if durability == Durability::Durable {
-            self.watch.pass().await?;
-            return self.file.write_durable(span.offset(), data).await;
-        }
-        if !self.is_written_through() {
+        if durability == Durability::Buffered && !self.is_written_through() {
             self.watch.pass().await?;
             return self.file.write(span.offset(), data);
         }
-        let (file, watch) = (Arc::clone(&self.file), Arc::clone(&self.watch));
         let data = data.to_vec();
-        offload(move || {
-            watch.look()?;
-            file.write(span.offset(), &data)?;
-            sys::write_out(file.file(), span).map_err(|e| Error::io(file.path().display(), e))
+        self.offload(move |file| {
+            let written = match durability {
+                Durability::Durable => file.file().write_durable(&data, span.offset()),
+                Durability::Buffered => {
+                    file.write(span.offset(), &data)?;
+                    sys::write_out(file.file(), span)
+                }
+            };
+            written.map_err(|e| Error::io(file.path().display(), e))
         })
         .await
     }
@@ -134,8 +152,10 @@ impl Device for Member {
     /// Syncs. Not once somebody else was found to use a file system that lends: the kernel would write out at once
     /// what the page cache of an image file holds.
     async fn flush(&self) -> Result<()> {
-        self.watch.pass().await?;
-        self.file.sync().await
+        self.offload(|file| {
+            file.file().sync_data().map_err(|e| Error::io(file.path().display(), e))
+        })
+        .await
     }
 
     /// Does nothing: the owner's disk is told only when the owner agreed; see [`Member::trim`].

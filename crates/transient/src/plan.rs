@@ -129,7 +129,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     fn image(dir: &tempfile::TempDir) -> PathBuf {
         let path = dir.path().join("image");
@@ -362,5 +362,43 @@ mod tests {
         assert!(HostDisk::open(&path).is_err(), "somebody else could have had it");
         drop((stitched, members));
         assert!(HostDisk::open(&path).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_disk_stays_held_while_a_write_goes_on_that_nobody_waits_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let (closed, waits) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let (gate, waiting) = (Arc::clone(&closed), Arc::clone(&waits));
+        let clock = BootClock::new(move || {
+            waiting.store(true, Ordering::Relaxed);
+            while gate.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            1
+        });
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let span = Span::between(128 << 10, 132 << 10);
+        let plan = Plan::with_clock(vec![loan(&disk, vec![span])], clock).unwrap();
+        drop(disk);
+        let member = plan.members().unwrap().remove(0);
+        drop(plan);
+        let mut writes = tokio::task::JoinSet::new();
+        writes.spawn(async move { member.write(span, &[7; 4096], Durability::Durable).await });
+        let pause = || tokio::time::sleep(std::time::Duration::from_millis(1));
+        while !waits.load(Ordering::Relaxed) {
+            pause().await;
+        }
+        // The client is gone, and the borrowed disk with it.
+        writes.shutdown().await;
+        let meanwhile = HostDisk::open(&path).map(drop);
+        closed.store(false, Ordering::Relaxed);
+        assert_eq!(meanwhile.unwrap_err().code, freespace::Code::InUse);
+        while HostDisk::open(&path).is_err() {
+            pause().await;
+        }
+        let mut written = [0; 4096];
+        std::fs::File::open(&path).unwrap().read_exact_at(&mut written, span.offset()).unwrap();
+        assert_eq!(written, [7; 4096], "it was written while the disk was held");
     }
 }

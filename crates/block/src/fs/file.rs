@@ -150,8 +150,11 @@ impl File {
         }
     }
 
-    /// Writes all of `data`, and returns when it is on stable storage.
-    pub(crate) fn write_durable(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    /// Writes all of `data`, and returns when it is on stable storage. Waits for the disk.
+    ///
+    /// # Errors
+    /// Any error from the system.
+    pub fn write_durable(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let file = match &self.0 {
             FileHandle::System(file) => file,
             FileHandle::Other(file) => {
