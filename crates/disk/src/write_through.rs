@@ -51,12 +51,16 @@ impl Disk {
             return Ok(());
         }
         let all = self.rounds.applied.load(Ordering::Acquire);
-        let mut pause = PAUSES.0;
+        let (mut pause, mut told) = (PAUSES.0, None);
         loop {
             match self.write_back(UploadPlan::default(), &()).await {
                 Ok(_) => break,
                 Err(error) if is_passing(error.kind()) && !self.has_failed() => {
-                    tracing::warn!(disk = self.name(), %error, "writes wait for the store");
+                    // Once for each cause.
+                    if told != Some(error.kind()) {
+                        tracing::warn!(disk = self.name(), %error, "writes wait for the store");
+                        told = Some(error.kind());
+                    }
                 }
                 Err(error) => return Err(error),
             }

@@ -6,7 +6,7 @@ use super::process;
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
-use disk::{Attachment, PassedAttachment};
+use disk::{Attachment, Mode, PassedAttachment};
 use engine::Engine;
 use engine::boots::Boots;
 use engine::open::DiskHandle;
@@ -63,6 +63,7 @@ impl HomeExports {
             origin: info.image.to_string(),
             uuid: held.disk().uuid(),
             content: held.disk().content(),
+            is_written_through: info.mode == Mode::WriteThrough,
             attachment,
             _held: held,
         }))
@@ -187,6 +188,7 @@ struct DiskSession {
     origin: String,
     uuid: [u8; 16],
     content: u64,
+    is_written_through: bool,
     attachment: Option<Attachment>,
     _held: DiskHandle,
 }
@@ -215,6 +217,10 @@ impl Session for DiskSession {
 
     fn content(&self) -> Option<String> {
         Some(format!("{} {}", self.identity(), self.content))
+    }
+
+    fn goes_on_elsewhere(&self) -> bool {
+        self.is_written_through
     }
 
     async fn close(mut self: Box<Self>, ending: SessionEnding) {

@@ -285,6 +285,12 @@ pub trait Session: Send + Sync {
         None
     }
 
+    /// Whether a client goes on with the export at the server that takes it from this one, and so is to look for it
+    /// there: its connection is cut then, in place of an answer that would be an error to whatever uses it.
+    fn goes_on_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Who is told of the session's requests, if anybody.
     fn observer(&self) -> Option<Arc<dyn Observer>> {
         None
@@ -355,6 +361,10 @@ impl Session for Layered {
 
     fn content(&self) -> Option<String> {
         self.inner.content()
+    }
+
+    fn goes_on_elsewhere(&self) -> bool {
+        self.inner.goes_on_elsewhere()
     }
 
     fn observer(&self) -> Option<Arc<dyn Observer>> {

@@ -272,6 +272,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let mut progress = waited.is_some();
             let before = self.engine.in_flight();
             self.drained = false;
+            self.cut_off_who_goes_on_elsewhere();
             self.drop_what_a_lost_client_left();
             let taken = if self.is_held(cx) { ReceiveStop::Held } else { self.take() };
             progress |= self.engine.in_flight() > before; // new ones want their first poll
@@ -384,6 +385,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// The connection is of no use any more. What is in flight is finished all the same: it may
     /// not land after somebody else opened the export.
+    /// A client whose request was not answered, as another server has its export now, does not wait for that.
+    fn cut_off_who_goes_on_elsewhere(&mut self) {
+        if self.engine.is_elsewhere && !matches!(self.receiving, Receiving::Closed) {
+            self.lose(Error::fenced("another server has the export: its client is to look there"));
+        }
+    }
+
     fn lose(&mut self, error: Error) {
         self.close(ConnectionEnd::Broken(error));
         self.engine.replies.clear();

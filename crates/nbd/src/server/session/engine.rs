@@ -59,6 +59,8 @@ pub(super) struct EngineSetup {
     pub(super) part: Arc<Budget>,
     pub(super) meter: Arc<Meter>,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// Whether the client is to look elsewhere for an export that another server took.
+    pub(super) goes_on_elsewhere: bool,
 }
 
 /// The requests of one connection.
@@ -79,6 +81,8 @@ pub(super) struct Engine {
     charged: usize,
     held: ConnectionHolds,
     faults: u32,
+    /// Another server has the export, and the client finds it there.
+    pub(super) is_elsewhere: bool,
     /// New requests are refused.
     pub(super) stopping: bool,
 }
@@ -112,6 +116,7 @@ impl Engine {
             surveys: Arc::new(Semaphore::new(SURVEYS)),
             charged: 0,
             faults: 0,
+            is_elsewhere: false,
             stopping: false,
         }
     }
@@ -417,6 +422,10 @@ impl Engine {
                 export = %self.terms.export, offset = work.span.offset(), len = work.span.len(),
                 %error, last, "a request failed"
             );
+        }
+        if error.kind() == ErrorKind::Fenced && self.terms.goes_on_elsewhere {
+            self.is_elsewhere = true;
+            return;
         }
         self.error(work.mark, fault::number(error.kind()), error.message());
     }

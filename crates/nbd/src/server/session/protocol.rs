@@ -286,6 +286,7 @@ impl ConnectionSeat {
             part: self.part_of_client(),
             meter: Arc::clone(&share.meter),
             observer: session.observer(),
+            goes_on_elsewhere: session.goes_on_elsewhere(),
         };
         let work = async {
             let stall = limits.stall_deadline;

@@ -8,7 +8,7 @@ use crate::server::schedule::order::LightCounts;
 use crate::server::schedule::pace::Rates;
 use crate::server::sockets::stream::ConnectedSocket;
 use block::testing::Blank;
-use block::{Device, Fault, Memory, Operation, ScriptedDevice};
+use block::{Device, ErrorKind, Fault, Memory, Operation, ScriptedDevice};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -29,6 +29,7 @@ fn terms(device: impl Device + 'static) -> EngineSetup {
         part: Budget::new(1 << 30),
         meter: Arc::default(),
         observer: None,
+        goes_on_elsewhere: false,
     }
 }
 
@@ -66,6 +67,27 @@ async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
     }
     client.read_exact(&mut replies).await.unwrap();
     assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_finds_its_export_elsewhere_is_cut_off_and_told_no_error() {
+    for goes_on_elsewhere in [false, true] {
+        let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+        let share = CounterRegistry::new(Rates::default()).join("disk", "client");
+        let device = ScriptedDevice::new(Memory::new(1 << 20), |_| Fault::Fail(ErrorKind::Fenced));
+        let terms = EngineSetup { goes_on_elsewhere, ..terms(device) };
+        let rest = ConnectionRemainder::default();
+        let mut connection = Connection::new(&mut stream, terms, STALL, &share, rest, order());
+        client.write_all(&read_request(7)).await.unwrap();
+        let polling = std::future::poll_fn(|cx| connection.poll(cx));
+        let ended = tokio::time::timeout(Duration::from_secs(1), polling).await.ok();
+        drop(connection);
+        drop(stream);
+        let mut told = Vec::new();
+        client.read_to_end(&mut told).await.unwrap();
+        assert_eq!(told.is_empty(), goes_on_elsewhere);
+        assert_eq!(matches!(ended, Some(ConnectionEnd::Broken(_))), goes_on_elsewhere);
+    }
 }
 
 /// The client's side of a connection.
