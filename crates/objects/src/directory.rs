@@ -13,15 +13,19 @@
 //! listing of the directory that it is in, may rely on it and keep no copy: so that directory is synced
 //! before the answer, and those above it once. A listing of a tree of directories, such as that of all
 //! refs, syncs none.
+//!
+//! On a share that hangs, each piece of work keeps its thread until the share is back, whoever waits for it. A
+//! directory has few [threads](threads), and what finds none waits without one.
 
 mod placed;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use crate::hint::Hint;
 use async_trait::async_trait;
+use block::ErrorKind as Kinds;
 use block::fs::{DirectoryEntry, File, FileType, FsPath, Metadata, Open};
-use block::{ErrorKind as Kinds, offload};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryFutureExt};
@@ -39,6 +43,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+#[cfg(test)]
+pub(crate) use threads::THREADS;
+use threads::Threads;
 
 /// What errors call this backend.
 const NAME: &str = "directory";
@@ -58,6 +65,7 @@ const DELETIONS: usize = 4;
 pub(crate) struct Directory {
     root: FsPath,
     settled: Arc<Settled>,
+    threads: Threads,
 }
 
 /// Device and number of a directory. A share that is mounted again, or another one in its place, has other
@@ -146,14 +154,6 @@ fn failed(path: &FsPath, error: io::Error) -> Error {
     }
 }
 
-/// Does `work` away from the threads that serve requests.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = offload(move || Ok(work())).await;
-    done.map_err(|e| Error::Generic { store: NAME, source: e.into() })?
-}
-
 /// Whether a name is that of a file that is being written.
 pub(super) fn is_staged(name: &str) -> bool {
     name.split_once('#').is_some_and(|(_, number)| {
@@ -176,12 +176,21 @@ fn meta(location: Path, found: &Metadata) -> ObjectMeta {
 impl Directory {
     /// The directory at `root`, which exists.
     pub(crate) fn new(root: FsPath) -> io::Result<Self> {
-        Ok(Self { root: root.canonicalize()?, settled: Arc::default() })
+        let (settled, threads) = (Arc::default(), Threads::default());
+        Ok(Self { root: root.canonicalize()?, settled, threads })
     }
 
     /// The directory.
     pub(crate) fn root(&self) -> &FsPath {
         &self.root
+    }
+
+    /// Does `work` on this directory, on one of its threads.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.threads.run(work).await
     }
 
     fn path(&self, location: &Path) -> Result<FsPath> {
@@ -297,17 +306,25 @@ fn read(path: &FsPath, file: &File, range: &Range<u64>) -> Result<Bytes> {
 }
 
 /// The bytes of a range, a piece at a time.
-fn pieces(path: FsPath, file: File, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> {
-    stream::try_unfold((path, file, range), |(path, file, range)| async move {
-        if range.is_empty() {
-            return Ok(None);
+fn pieces(
+    threads: Threads,
+    path: FsPath,
+    file: File,
+    range: Range<u64>,
+) -> impl Stream<Item = Result<Bytes>> {
+    stream::try_unfold((path, file, range), move |(path, file, range)| {
+        let threads = threads.clone();
+        async move {
+            if range.is_empty() {
+                return Ok(None);
+            }
+            let next = range.end.min(range.start + PIECE);
+            let piece = move || {
+                let bytes = read(&path, &file, &(range.start..next))?;
+                Ok(Some((bytes, (path, file, next..range.end))))
+            };
+            threads.run(piece).await
         }
-        let next = range.end.min(range.start + PIECE);
-        let piece = move || {
-            let bytes = read(&path, &file, &(range.start..next))?;
-            Ok(Some((bytes, (path, file, next..range.end))))
-        };
-        blocking(piece).await
     })
 }
 
@@ -397,7 +414,7 @@ impl ObjectStore for Directory {
         }
         let (path, location) = (self.path(location)?, location.clone());
         let (root, settled) = (self.root.clone(), Arc::clone(&self.settled));
-        blocking(move || {
+        self.work(move || {
             let found = put(&path, &payload, &opts.mode);
             if !matches!(&found, Err(e) if !matches!(e, Error::AlreadyExists { .. })) {
                 settled.name(&root, &path.above()).map_err(undurable)?;
@@ -422,7 +439,8 @@ impl ObjectStore for Directory {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (path, location) = (self.path(location)?, location.clone());
-        blocking(move || {
+        let threads = self.threads.clone();
+        self.work(move || {
             let file = open(&path)?;
             let found = file.metadata().map_err(|e| failed(&path, e))?;
             if found.kind != FileType::File {
@@ -446,7 +464,7 @@ impl ObjectStore for Directory {
                 let bytes = read(&path, &file, &range)?;
                 stream::iter([Ok(bytes)]).boxed()
             } else {
-                pieces(path, file, at..end).boxed()
+                pieces(threads, path, file, at..end).boxed()
             };
             Ok(GetResult {
                 payload: GetResultPayload::Stream(body),
@@ -461,7 +479,7 @@ impl ObjectStore for Directory {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (path, ranges) = (self.path(location)?, ranges.to_vec());
-        blocking(move || {
+        self.work(move || {
             let file = open(&path)?;
             ranges.iter().map(|range| read(&path, &file, range)).collect()
         })
@@ -476,7 +494,8 @@ impl ObjectStore for Directory {
         let delete = move |locations: Vec<Result<Path>>| {
             let own = own.clone();
             async move {
-                let all = blocking(move || Ok(own.remove(locations))).await;
+                let removing = own.clone();
+                let all = own.work(move || Ok(removing.remove(locations))).await;
                 stream::iter(all.unwrap_or_else(|e| vec![Err(e)]))
             }
         };
@@ -487,7 +506,8 @@ impl ObjectStore for Directory {
         let prefix = prefix.cloned().unwrap_or_default();
         let root = self.root.join(prefix.as_ref());
         let (top, settled) = (self.root.clone(), Arc::clone(&self.settled));
-        let all = blocking(move || {
+        let threads = self.threads.clone();
+        let list = move || {
             let mut all = Vec::new();
             // Before it is read: what changes meanwhile is synced by the next listing.
             let found = root.metadata().ok();
@@ -496,14 +516,15 @@ impl ObjectStore for Directory {
                 settled.list(&top, &root, found).map_err(undurable)?;
             }
             Ok(all)
-        });
+        };
+        let all = async move { threads.run(list).await };
         all.map_ok(|all| stream::iter(all).map(Ok)).try_flatten_stream().boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = prefix.cloned().unwrap_or_default();
         let root = self.root.join(prefix.as_ref());
-        blocking(move || {
+        self.work(move || {
             let (mut objects, mut common_prefixes) = (Vec::new(), Vec::new());
             for (entry, path) in entries(&root)? {
                 if entry.kind == FileType::Directory {

@@ -21,6 +21,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use tokio::sync::Mutex;
 
 /// What every store has.
 const SETTINGS: &str = "store.json";
@@ -31,6 +32,8 @@ pub(crate) struct Mounted {
     /// The directory, since it was there first.
     inner: Arc<OnceLock<Arc<dyn ObjectStore>>>,
     away: AwayDirectory,
+    /// Had by what waits for the file system beside `inner`: where that hangs, one thread hangs with it.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Mounted {
@@ -48,7 +51,22 @@ impl Mounted {
             }
             Err(e) => return Err(e),
         }
-        Ok(Self { inner: Arc::new(inner), away: AwayDirectory(place.to_owned()) })
+        let (inner, away) = (Arc::new(inner), AwayDirectory(place.to_owned()));
+        Ok(Self { inner, away, turn: Arc::default() })
+    }
+
+    /// Does work that waits for the file system, one piece after the other.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> block::Result<T> + Send + 'static,
+    ) -> block::Result<T> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        offload(move || {
+            // Also of a caller that has gone away meanwhile.
+            let _turn = turn;
+            work()
+        })
+        .await
     }
 
     /// The store, if there is its directory.
@@ -56,8 +74,12 @@ impl Mounted {
         if let Some(store) = self.inner.get() {
             return Ok(store);
         }
-        let place = self.away.0.clone();
-        let found = offload(move || local(&*place)).await.map_err(|_| self.away.error())?;
+        let (place, inner) = (self.away.0.clone(), Arc::clone(&self.inner));
+        let found = self.in_turn(move || {
+            // Who had the turn before may have found it.
+            inner.get().cloned().map_or_else(|| local(&*place), Ok)
+        });
+        let found = found.await.map_err(|_| self.away.error())?;
         Ok(self.inner.get_or_init(|| found))
     }
 
@@ -85,7 +107,7 @@ impl Mounted {
     /// Removes what was written below the mount point, as far as that can be done: nobody looks for it there.
     async fn take_away(&self, location: &Path) {
         let (place, name) = (PathBuf::from(&self.away.0), PathBuf::from(location.as_ref()));
-        let removed = offload(move || {
+        let removed = self.in_turn(move || {
             // Only where it is sure that the store is away: what is there else may be the store's.
             match std::fs::symlink_metadata(place.join(SETTINGS)) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -278,7 +300,8 @@ mod tests {
                 }
             };
             inner.set(Arc::new(ScriptedStore::telling(made, vanish, come_back)) as _).unwrap();
-            let mounted = Mounted { inner: Arc::new(inner), away: AwayDirectory(place.clone()) };
+            let (inner, none) = (Arc::new(inner), AwayDirectory(place.clone()));
+            let mounted = Mounted { inner, away: none, turn: Arc::default() };
             let put = mounted.put(&Path::from("packs/ab/one"), "x".into()).await;
             says(&put.unwrap_err(), &place);
             assert!(!path.join("packs").exists() && !away.join("packs").exists());

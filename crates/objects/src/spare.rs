@@ -10,7 +10,6 @@ use super::requests::io_cause;
 use super::turns::Turns;
 use async_trait::async_trait;
 use block::fs::FsPath;
-use block::offload;
 use block::reserve::Reserve;
 use bytes::Bytes;
 use object_store::path::Path;
@@ -43,13 +42,17 @@ impl RoomyDirectory {
     /// Makes sure that the room is kept; `false` when there is not enough for that. Where nothing can
     /// be made, what is to be written finds out why.
     async fn keep(&self) -> bool {
+        if self.reserve.is_kept() {
+            return true;
+        }
         let reserve = Arc::clone(&self.reserve);
-        reserve.is_kept() || offload(move || reserve.keep()).await.unwrap_or(true)
+        let keep = move || Ok(reserve.keep().unwrap_or(true));
+        self.inner.directory().work(keep).await.unwrap_or(true)
     }
 
     async fn give_up(&self) -> bool {
         let reserve = Arc::clone(&self.reserve);
-        offload(move || Ok(reserve.give_up())).await.unwrap_or(false)
+        self.inner.directory().work(move || Ok(reserve.give_up())).await.unwrap_or(false)
     }
 }
 

@@ -5,7 +5,8 @@
 //! What the page cache has does not wait for the disk.
 //!
 //! A read that hangs, on a network file system, gives its turn back after a while, and keeps its thread: the
-//! others are not to hang with it. So does one that nobody waits for any more.
+//! others are not to hang with it. So does one that nobody waits for any more. How many threads hang is bounded by
+//! the [directory](super::directory).
 
 use super::arm::{ArmQueue, DiskReadOrder};
 use super::backend_reads::BackendReadMeter;
@@ -60,6 +61,11 @@ impl Turns {
     pub(crate) fn ordered(self, order: &DiskReadOrder) -> block::Result<Self> {
         let arm = ArmQueue::of(self.inner.root(), order)?;
         Ok(Self { arm, ..self })
+    }
+
+    /// The directory itself.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.inner
     }
 
     /// What it reads.
@@ -172,6 +178,8 @@ impl super::layer::ObjectLayer for Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::THREADS;
+    use crate::patient::{Patience, Patient};
     use block::conformance::Sequence;
     use futures::TryStreamExt;
     use futures::future::{join_all, try_join_all};
@@ -264,6 +272,32 @@ mod tests {
             }
         });
         let_go(runtime, &pipe);
+    }
+
+    #[test]
+    fn attempts_at_what_hangs_leave_threads_to_the_rest_of_the_process() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(THREADS + 2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let turns = Turns::new(Directory::new(dir.path().into()).unwrap());
+        let (pipe, hanging) = hanging(dir.path());
+        let read = Duration::from_millis(200);
+        let patience = Patience { give_up: Duration::from_secs(2), read, write: read };
+        let patient = Patient::new(Arc::new(turns), patience);
+        let flushed = runtime.block_on(async {
+            let get = || async { patient.get(&hanging).await.map(drop) };
+            // Each tries again several times, and leaves a read behind each time.
+            for read in join_all((0..READS).map(|_| get())).await {
+                read.unwrap_err();
+            }
+            tokio::time::timeout(Duration::from_secs(10), block::offload(|| Ok(()))).await
+        });
+        let_go(runtime, &pipe);
+        assert!(flushed.is_ok(), "no thread is left for what has nothing to do with the directory");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Reads of which it is known where on the disk they begin, before they are made.
 
-use super::{Directory, blocking, failed, read};
+use super::threads::Threads;
+use super::{Directory, failed, read};
 use block::fs::{File, FsPath, Open};
 use bytes::Bytes;
 use object_store::Result;
@@ -13,6 +14,7 @@ pub(crate) struct PlacedRead {
     path: FsPath,
     file: File,
     ranges: Vec<Range<u64>>,
+    threads: Threads,
     /// Where the first begins on the device; `None` when the file system does not tell.
     pub(crate) position: Option<u64>,
 }
@@ -27,10 +29,10 @@ impl PlacedRead {
 
     /// Reads them.
     pub(crate) async fn read(self) -> Result<Vec<Bytes>> {
-        blocking(move || {
-            self.ranges.iter().map(|range| read(&self.path, &self.file, range)).collect()
-        })
-        .await
+        let threads = self.threads.clone();
+        let read =
+            move || self.ranges.iter().map(|range| read(&self.path, &self.file, range)).collect();
+        threads.run(read).await
     }
 }
 
@@ -42,7 +44,8 @@ impl Directory {
         ranges: &[Range<u64>],
     ) -> Result<Result<Vec<Bytes>, PlacedRead>> {
         let (path, ranges) = (self.path(location)?, ranges.to_vec());
-        blocking(move || {
+        let threads = self.threads.clone();
+        self.work(move || {
             let file = path.open(Open::READ).map_err(|e| failed(&path, e))?;
             let is_in_memory = |range: &Range<u64>| {
                 let len = range.end.saturating_sub(range.start);
@@ -53,7 +56,7 @@ impl Directory {
                 return parts.collect::<Result<_>>().map(Ok);
             }
             let position = ranges.first().and_then(|first| file.device_position(first.start));
-            Ok(Err(PlacedRead { path, file, ranges, position }))
+            Ok(Err(PlacedRead { path, file, ranges, threads, position }))
         })
         .await
     }
