@@ -151,6 +151,12 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
         TURNS
     }
 
+    /// Whether a read goes on when its future was dropped, as one does that a thread of this machine makes: it keeps
+    /// its turn until it ends.
+    fn reads_to_the_end(&self) -> bool {
+        matches!(self.kind(), SourceKind::Media | SourceKind::Tree | SourceKind::Image)
+    }
+
     /// Whether it claims to have a chunk. Asked on the way of every read, so it is answered from memory:
     /// a source that is far away keeps a summary here of what it has.
     fn claims(&self, id: &ChunkId) -> bool;

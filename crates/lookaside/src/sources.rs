@@ -32,6 +32,7 @@ use arc_swap::ArcSwap;
 use asking::AskReason;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::{ChunkRef, Settings};
@@ -91,8 +92,10 @@ struct Tracked {
     learned: Mutex<(LearnedPace, SourceHealth)>,
     tally: Arc<SourceTally>,
     turns: Arc<Semaphore>,
-    /// Reads of maps, each with its turn: until they end, whoever waits for them.
+    /// Reads that go on to their end, whoever waits for them, each with its turn.
     reads: Mutex<JoinSet<()>>,
+    /// How many of these somebody waits for.
+    waiting: AtomicUsize,
     background: Arc<Semaphore>,
 }
 
@@ -265,6 +268,7 @@ impl Tracked {
             turns: Arc::new(Semaphore::new(source.turns().max(2))),
             background: Arc::new(Semaphore::new((source.turns() / 2).max(1))),
             reads: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             source,
             tally,
         })

@@ -7,9 +7,10 @@ use crate::source_report::SourceTally;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use store::ChunkRef;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// An owner that reads for all has so many times as long as the store is expected to take before that is asked beside
 /// it, as others wait for the store as well, and at least so long, where a guest waits; …
@@ -53,6 +54,9 @@ impl Sources {
         urgency: Urgency,
         alone: bool,
     ) -> Option<Turns> {
+        if tracked.is_stuck() {
+            return None;
+        }
         let turn = || Arc::clone(&tracked.turns).acquire_owned();
         let turns = match (urgency, alone) {
             (_, false) => tracked.turns_now(urgency)?,
@@ -148,9 +152,15 @@ impl Sources {
         reason: AskReason,
     ) -> Result<(ChunkBytes, Bytes)> {
         SourceTally::add(&tracked.tally.asked, 1);
-        let (source, began) = (&tracked.source, Instant::now());
-        let answer = source.chunk(at).await;
-        drop(turns);
+        let (source, began) = (Arc::clone(&tracked.source), Instant::now());
+        let answer = if source.reads_to_the_end() {
+            let (at, (_background, turn)) = (*at, turns);
+            tracked.to_the_end(turn, async move { source.chunk(&at).await }).await
+        } else {
+            let answer = source.chunk(at).await;
+            drop(turns);
+            answer
+        };
         let took = began.elapsed();
         self.take(tracked, at, answer, (took, reason))
     }
@@ -276,7 +286,51 @@ impl Sources {
     }
 }
 
+/// Somebody who waits for a read.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Tracked {
+    /// The answer of a read that goes on when nobody waits for it any more, and has its turn so long: each has a
+    /// thread, and there are to be no more of them than turns.
+    pub(super) async fn to_the_end<T: Send + 'static>(
+        &self,
+        turn: impl Send + 'static,
+        read: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (answered, answer) = oneshot::channel();
+        let _waiting = Waiting::begin(&self.waiting);
+        {
+            let mut reads = self.reads.lock();
+            while reads.try_join_next().is_some() {}
+            reads.spawn(async move {
+                let read = read.await;
+                drop(turn);
+                let _ = answered.send(read);
+            });
+        }
+        answer.await.unwrap_or_else(|_| Err(Error::internal("a read gave no answer")))
+    }
+
+    /// Whether all of its turns are had by reads that nobody waits for any more: there is no waiting for one.
+    fn is_stuck(&self) -> bool {
+        self.source.reads_to_the_end()
+            && self.turns.available_permits() == 0
+            && self.waiting.load(Relaxed) == 0
+    }
+
     /// What it costs to ask this one, too, when it is expected to take so long: little where it shares no link,
     /// however long it takes. One that hung is expected to take as long as it was waited for; another one that
     /// hangs before it would be waited for as long again, and the store would be asked late.

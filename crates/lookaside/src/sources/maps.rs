@@ -8,13 +8,11 @@ use super::{Instant, Sources, TYPICAL, Tracked, UNSURE, Urgency};
 use crate::pace::DEAREST;
 use crate::source_report::SourceTally;
 use async_trait::async_trait;
-use block::Error;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{MapId, MapLookup, MapTurn};
-use tokio::sync::oneshot;
 
 /// A source has at least so long for a map before the store is asked instead, and as long as the store would take: a
 /// map is needed once, and over a thin link it is long.
@@ -122,22 +120,16 @@ impl Sources {
         let turn = tokio::time::timeout(patience, turn).await.ok()?.ok()?;
         SourceTally::add(&tally.asked, 1);
         let began = Instant::now();
-        // A read of a medium that hangs goes on when nobody waits for it any more, and has its turn so long.
-        let (answered, answer) = oneshot::channel();
-        {
+        let read = {
             let (source, id) = (Arc::clone(source), *id);
-            let mut reads = tracked.reads.lock();
-            while reads.try_join_next().is_some() {}
-            reads.spawn(async move {
-                let object = match (answerer, source.sharer()) {
+            tracked.to_the_end(turn, async move {
+                match (answerer, source.sharer()) {
                     (Answerer::Owner, Some(sharer)) => sharer.fetch_map(&id).await,
                     _ => source.map(&id).await,
-                };
-                drop(turn);
-                let _ = answered.send(object);
-            });
-        }
-        let Ok(answer) = tokio::time::timeout(patience, answer).await else {
+                }
+            })
+        };
+        let Ok(answer) = tokio::time::timeout(patience, read).await else {
             if answerer == Answerer::Holder {
                 tracked.learned.lock().0.outrun(len, began.elapsed(), self.now());
             }
@@ -147,7 +139,6 @@ impl Sources {
             }
             return None;
         };
-        let answer = answer.unwrap_or_else(|_| Err(Error::internal("a read gave no answer")));
         let outcome = answer.and_then(|object| {
             let body = id.verify(&self.settings, object.clone())?;
             Ok((object, body.len() as u64))

@@ -409,3 +409,86 @@ async fn a_read_of_a_map_that_hangs_keeps_its_turn_and_waiting_for_one_is_no_fau
     key.behave(Manner::Honest);
     assert_eq!(sources.map(id, MapTurn::AfterStore).await.as_ref(), Some(object));
 }
+
+/// A source whose reads have a thread, and wait in it until somebody sends something.
+#[derive(Debug)]
+struct Blocking(Arc<Fake>, Arc<Mutex<std::sync::mpsc::Receiver<()>>>);
+
+#[async_trait::async_trait]
+impl ChunkSource for Blocking {
+    fn name(&self) -> &str {
+        "a share"
+    }
+
+    fn kind(&self) -> SourceKind {
+        SourceKind::Tree
+    }
+
+    fn claims(&self, id: &store::ChunkId) -> bool {
+        self.0.claims(id)
+    }
+
+    fn chunks(&self) -> u64 {
+        self.0.chunks()
+    }
+
+    async fn chunk(&self, _: &ChunkRef) -> Result<ChunkBytes> {
+        let hangs = Arc::clone(&self.1);
+        block::offload(move || {
+            let _ = hangs.lock().recv();
+            Err(Error::unavailable("it was unmounted"))
+        })
+        .await
+    }
+
+    fn disown(&self, _: &store::ChunkId) {}
+}
+
+#[test]
+fn reads_of_a_source_that_hangs_leave_threads_to_the_rest_of_the_process() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(TURNS + 2).enable_all();
+    let runtime = runtime.build().unwrap();
+    let chunks = chunks(4 * TURNS as u64);
+    let (let_go, hangs) = std::sync::mpsc::channel();
+    let fake = fake(&chunks, Manner::Honest);
+    let share = Arc::new(Blocking(fake, Arc::new(Mutex::new(hangs))));
+    let list = vec![share as Arc<dyn ChunkSource>];
+    let sources = Sources::new(testing::settings(), "the store", CostEstimate::DISTANT, list);
+    let flushed = runtime.block_on(async {
+        // The store is away, too: whoever claims a chunk is asked.
+        let fails = || async { Err(Error::unavailable("down")) };
+        for plain in &chunks {
+            let at = asked_for(&testing::settings(), plain);
+            let read = sources.read(&at, ReadOrder::StoreFirst, Urgency::Demand, fails);
+            // Whoever wanted it goes away.
+            let _ = tokio::time::timeout(MS(20), read).await;
+        }
+        tokio::time::timeout(Duration::from_secs(10), block::offload(|| Ok(()))).await
+    });
+    let report = &sources.report()[0];
+    drop(let_go);
+    assert!(flushed.is_ok(), "no thread is left: {report:?}");
+    assert_eq!(report.asked, TURNS as u64, "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_hung_reads_have_all_turns_of_a_medium_costs_little() {
+    let chunks = chunks(1000);
+    for urgency in [Urgency::Demand, Urgency::Background] {
+        let media = fake(&chunks, Manner::Hanging);
+        let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&media)]);
+        let mut lost = Duration::ZERO;
+        for plain in &chunks {
+            let (at, began) = (asked_for(&testing::settings(), plain), Instant::now());
+            let store = || async {
+                tokio::time::sleep(MS(50)).await;
+                Ok(plain.clone())
+            };
+            sources.read(&at, ReadOrder::Cheapest, urgency, store).await.unwrap();
+            lost += began.elapsed().saturating_sub(MS(50));
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        }
+        assert!(lost < Duration::from_secs(10), "{urgency:?}: {lost:?} {:?}", sources.report()[0]);
+    }
+}
