@@ -83,10 +83,53 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::rename(&fresh, path).map_err(at_path)
 }
 
+/// Has all that was made and deleted on the file system of `directory` on stable storage: the files' names, too,
+/// which a sync of their content leaves in memory. Waits for the medium.
+pub(super) fn make_durable(directory: &Path) -> Result<()> {
+    let synced = File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(&opened)?));
+    synced.map_err(|e| Error::io(directory.display(), e))?;
+    #[cfg(test)]
+    durable::note(directory);
+    Ok(())
+}
+
 /// Deletes a file; that it is gone is as good.
 pub(super) fn delete(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
         _ => Ok(()),
+    }
+}
+
+/// What tests know to be durable.
+#[cfg(test)]
+pub(super) mod durable {
+    use parking_lot::Mutex;
+    use std::collections::{BTreeMap, HashMap};
+    use std::path::{Path, PathBuf};
+    use std::sync::LazyLock;
+
+    /// What is in a directory, by name.
+    pub(in crate::media) type Files = BTreeMap<String, Vec<u8>>;
+
+    static SYNCED: LazyLock<Mutex<HashMap<PathBuf, Files>>> = LazyLock::new(Mutex::default);
+
+    /// What is in a directory now; nothing when there is none.
+    pub(in crate::media) fn files(directory: &Path) -> Files {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let files = entries.filter_map(|entry| {
+            let content = std::fs::read(entry.path()).ok()?;
+            Some((entry.file_name().to_string_lossy().into_owned(), content))
+        });
+        files.collect()
+    }
+
+    pub(super) fn note(directory: &Path) {
+        SYNCED.lock().insert(directory.to_owned(), files(directory));
+    }
+
+    /// What was in a directory when its file system was synced last.
+    pub(in crate::media) fn last(directory: &Path) -> Option<Files> {
+        SYNCED.lock().get(directory).cloned()
     }
 }

@@ -1,7 +1,7 @@
 //! Media: a directory on a key, a disc or another disk that holds chunks as the store has them.
 //!
 //! All is in the directory `sojourn.med` of the place that the user names, under names that FAT keeps.
-//! Nothing relies on atomic renames or on syncs: a file is sound or it does not count, whatever of it is
+//! No reader relies on atomic renames or on syncs: a file is sound or it does not count, whatever of it is
 //! there. The layout is described byte by byte in `docs/media.md`.
 //!
 //! | module | concept |

@@ -514,3 +514,33 @@ fn records_and_indexes_survive_and_no_cut_or_flip_passes() {
         assert_eq!(parse_name(other), None, "{other}");
     }
 }
+
+#[tokio::test]
+async fn what_was_told_to_be_done_is_on_stable_storage() {
+    use super::files::durable;
+    let lab = Lab::new(false).await;
+    let (one, _) = lab.import("one", image(1)).await;
+    let (two, _) = lab.import("two", image(2)).await;
+    let (place, directory) = (lab.place.path(), lab.place.path().join(DIRECTORY));
+    let must_be_durable = |what: &str| {
+        assert_eq!(durable::last(&directory), Some(durable::files(&directory)), "{what}");
+    };
+    lab.write(&[one], None).await;
+    must_be_durable("written");
+    lab.write(&[two], None).await;
+    must_be_durable("written again");
+    remove(lab.settings(), place, "one").unwrap();
+    must_be_durable("removed");
+    let pack = std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());
+    let pack = pack.filter(|path| path.extension().is_some_and(|e| e == "pck")).min().unwrap();
+    let mut bytes = std::fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&pack, bytes).unwrap();
+    let report = verify(lab.settings(), place, true, &()).await.unwrap();
+    assert!(report.dropped && !pack.exists());
+    must_be_durable("damaged files dropped");
+    remove(lab.settings(), place, "two").unwrap();
+    assert!(!directory.exists());
+    assert_eq!(durable::last(place), Some(durable::files(place)), "all is gone");
+}

@@ -2,10 +2,11 @@
 //!
 //! Each step leaves a medium that can be read: a pack file that is not whole does not count, an image's
 //! record comes when its chunks are there, the index file last. So a writing that ended anywhere, by a
-//! kill or by pulling the medium out, goes on where it was.
+//! kill or by pulling the medium out, goes on where it was. What was told to be done is on stable storage: whoever
+//! reads that it is finished pulls the medium out, or counts on it when the power fails.
 
 use super::contents::{ImageContents, MediaImage};
-use super::files::{delete, put_file, put_pack, replace, write_index};
+use super::files::{delete, make_durable, put_file, put_pack, replace, write_index};
 use super::head::{self, HEAD};
 use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
@@ -148,6 +149,7 @@ pub async fn write(
             replace(&record::path(&media.directory, stored.number), &bytes)?;
         }
         write_index(&settings, &mut media)?;
+        make_durable(&media.directory)?;
         Ok(Media::open(&settings, &place)?.used)
     })
     .await?;
@@ -205,16 +207,19 @@ pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
         let _ = std::fs::remove_file(media.directory.join(README));
         // Another store's files may be left.
         let _ = std::fs::remove_dir(&media.directory);
+        make_durable(place)?;
         return Ok(before);
     }
     write_index(settings, &mut media)?;
+    make_durable(&media.directory)?;
     Ok(before.saturating_sub(Media::open(settings, place)?.used))
 }
 
 /// Deletes damaged files, and writes the index without them.
 pub(super) fn drop_files(settings: &Settings, media: &mut Media, files: &[PathBuf]) -> Result<()> {
     files.iter().try_for_each(|path| delete(path))?;
-    write_index(settings, media)
+    write_index(settings, media)?;
+    make_durable(&media.directory)
 }
 
 /// Opens or makes a medium that is about to be written, and deletes what is of no use on it: not before it is
