@@ -1,6 +1,7 @@
 //! Opening regular files, and nothing else, in a directory that somebody else may write to.
 
 use rustix::fs::OFlags;
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,6 +18,23 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
         true => Ok((file, metadata)),
         false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
     }
+}
+
+/// The names in a directory, in their order: all of them, or an error.
+pub(crate) fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
+    let entries = std::fs::read_dir(directory)?;
+    #[cfg(test)]
+    failing::check(directory)?;
+    let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// What is at a path, and not what a link there leads to.
+pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
+    #[cfg(test)]
+    failing::check_metadata(path)?;
+    std::fs::symlink_metadata(path)
 }
 
 /// Makes a file in place of whatever has its name: what a link leads to stays as it is.
@@ -37,18 +55,38 @@ pub(crate) mod failing {
     use std::path::{Path, PathBuf};
     use std::sync::LazyLock;
 
-    static FILES: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+    type Failing = LazyLock<Mutex<HashSet<PathBuf>>>;
 
-    /// From now on a file, in a directory of this test's own, fails to be read, or does not any more.
+    static FILES: Failing = LazyLock::new(Mutex::default);
+    static METADATA: Failing = LazyLock::new(Mutex::default);
+
+    /// From now on a file, or a directory of this test's own, fails to be read, or does not any more.
     pub(crate) fn set(path: &Path, fails: bool) {
+        change(&FILES, path, fails);
+    }
+
+    /// The same of what is known about a file without opening it.
+    pub(crate) fn set_metadata(path: &Path, fails: bool) {
+        change(&METADATA, path, fails);
+    }
+
+    fn change(failing: &Failing, path: &Path, fails: bool) {
         match fails {
-            true => FILES.lock().insert(path.to_owned()),
-            false => FILES.lock().remove(path),
+            true => failing.lock().insert(path.to_owned()),
+            false => failing.lock().remove(path),
         };
     }
 
     pub(super) fn check(path: &Path) -> io::Result<()> {
-        match FILES.lock().contains(path) {
+        is_sound(&FILES, path)
+    }
+
+    pub(super) fn check_metadata(path: &Path) -> io::Result<()> {
+        is_sound(&METADATA, path)
+    }
+
+    fn is_sound(failing: &Failing, path: &Path) -> io::Result<()> {
+        match failing.lock().contains(path) {
             true => Err(rustix::io::Errno::IO.into()),
             false => Ok(()),
         }

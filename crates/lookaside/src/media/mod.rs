@@ -38,7 +38,7 @@ pub use contents::MediaImage;
 pub use record::{MediaRecord, RecordKind};
 pub use write::{MediaWriteReport, WrittenImage, remove, write};
 
-use crate::regular::open_regular;
+use crate::regular::{self, open_regular};
 use block::{Error, ErrorKind, Result};
 use map_file::MapFile;
 use pack_file::{ChunkRow, PackFile};
@@ -128,7 +128,7 @@ impl Media {
 
     fn look(settings: &Settings, place: &Path, with_records: bool) -> Result<Self> {
         let directory = place.join(DIRECTORY);
-        let entries = std::fs::read_dir(&directory).map_err(|e| match e.kind() {
+        let names = regular::names_in(&directory).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::not_found(format!(
                 "there is no medium at {}; make one with `sojourn media write`",
                 place.display()
@@ -149,11 +149,19 @@ impl Media {
             used: 0,
         };
         let mut known = index::read(settings, &directory).unwrap_or_default();
-        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-        names.sort();
         for name in names {
             let path = directory.join(&name);
-            let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+            let metadata = match regular::metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                // It may be anything: a record that nobody sees would have its packs deleted.
+                Err(e) => {
+                    media.files += 1;
+                    let error = Error::io(path.display(), e);
+                    media.unreadable.push((path, error));
+                    continue;
+                }
+            };
             if !metadata.is_file() {
                 continue;
             }

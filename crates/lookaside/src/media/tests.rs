@@ -282,6 +282,40 @@ async fn a_file_that_cannot_be_read_is_not_damaged_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn nothing_is_pruned_while_a_record_may_be_there_that_is_not_seen() {
+    use crate::regular::failing;
+    let lab = Lab::new(false).await;
+    let (one, _) = lab.import("one", image(1)).await;
+    let (two, _) = lab.import("two", image(2)).await;
+    let (record, place) = (|one: &Lab| one.files_of("img").remove(0), lab.place.path());
+    lab.write(std::slice::from_ref(&one), None).await;
+    let hidden = record(&lab);
+    lab.write(std::slice::from_ref(&two), None).await;
+    let before = lab.files();
+    let directory = place.join(DIRECTORY);
+    let cases: [(&dyn Fn(bool), &Path); 2] = [
+        (&|fails| failing::set_metadata(&hidden, fails), &hidden),
+        (&|fails| failing::set(&directory, fails), &directory),
+    ];
+    for (fail, named) in cases {
+        fail(true);
+        let images = std::slice::from_ref(&two);
+        let refused = [
+            write(&lab.store, place, images, None, &()).await.unwrap_err(),
+            remove(lab.settings(), place, "two").unwrap_err(),
+        ];
+        fail(false);
+        for error in refused {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.message().contains(&named.display().to_string()), "{error}");
+        }
+        assert_eq!(lab.files(), before);
+    }
+    let listing = Media::open(lab.settings(), place).unwrap().list();
+    assert!(listing.len() == 2 && listing.iter().all(|one| one.present == one.chunks));
+}
+
+#[tokio::test]
 async fn a_medium_of_the_first_version_is_read_and_gets_maps_when_it_is_written() {
     for encrypted in [false, true] {
         let lab = Lab::new(encrypted).await;
