@@ -305,7 +305,7 @@ pub async fn chunk_source(
                     let device = open_image(home, &path).await?;
                     Arc::new(Indexed::image(name, index, device)?)
                 }
-                _ => Arc::new(Indexed::tree(name, index)?),
+                _ => Arc::new(offload(move || Indexed::tree(name, index)).await?),
             })
         }
         SourcePlace::Export(place) => Err(Error::invalid(format!(

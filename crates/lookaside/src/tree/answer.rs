@@ -5,14 +5,17 @@ use crate::regular::open_regular;
 use crate::{ChunkBytes, ChunkSource, SourceKind};
 use async_trait::async_trait;
 use block::{Device, Error, Result, Span, offload};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use store::chunker::PAGE;
 use store::{ChunkId, ChunkRef};
+
+/// So many files of a tree are looked for where it may be away.
+const LOOKED_AT: usize = 8;
 
 /// A chunk, and where it is.
 #[derive(Debug, Clone, Copy)]
@@ -23,12 +26,44 @@ struct Located {
     pages: u16,
 }
 
-/// An indexed tree or image, as a source.
-pub struct Indexed {
-    name: String,
+/// Device and number of a directory.
+type DirectoryIdentity = (u64, u64);
+
+/// The files of a tree.
+#[derive(Debug)]
+struct TreeFiles {
     root: PathBuf,
     /// Path below the root, and what the file was like.
     files: Vec<(PathBuf, FileStamp)>,
+    /// The root while files of the index were found in it. A mount point that nothing is mounted on is another
+    /// directory.
+    found_in: Mutex<Option<DirectoryIdentity>>,
+}
+
+impl TreeFiles {
+    /// Whether all of the tree is away, and not a file of it alone. Waits for the file system.
+    fn is_away(&self) -> bool {
+        let Ok(root) = std::fs::metadata(&self.root) else { return true };
+        let root = (root.dev(), root.ino());
+        if *self.found_in.lock() == Some(root) {
+            return false;
+        }
+        // It may be back, as another directory: then some file of the index is there.
+        let step = (self.files.len() / LOOKED_AT).max(1);
+        let found = self.files.iter().step_by(step).any(|(path, stamp)| {
+            open_regular(&self.root.join(path)).is_ok_and(|(_, now)| FileStamp::of(&now) == *stamp)
+        });
+        if found {
+            *self.found_in.lock() = Some(root);
+        }
+        !found
+    }
+}
+
+/// An indexed tree or image, as a source.
+pub struct Indexed {
+    name: String,
+    files: Arc<TreeFiles>,
     /// By id, each once.
     rows: Vec<Located>,
     /// What an image shows; a tree's files are opened when they are read.
@@ -43,13 +78,18 @@ impl fmt::Debug for Indexed {
 }
 
 impl Indexed {
-    /// The tree that `index` is of.
+    /// The tree that `index` is of. Waits for the file system.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when it is of an image.
     pub fn tree(name: impl Into<String>, index: ContentIndex) -> Result<Self> {
         match index.kind {
-            IndexedKind::Tree => Ok(Self::new(name.into(), index, None)),
+            IndexedKind::Tree => {
+                let tree = Self::new(name.into(), index, None);
+                // While it is there, which directory it is.
+                tree.files.is_away();
+                Ok(tree)
+            }
             IndexedKind::Image => {
                 Err(Error::invalid("this is the index of an image, not of a tree"))
             }
@@ -87,8 +127,9 @@ impl Indexed {
         rows.dedup_by_key(|row| row.id);
         rows.shrink_to_fit();
         let files = index.files.into_iter().map(|file| (file.path, file.stamp)).collect();
-        let disowned = RwLock::default();
-        Self { name, root: index.root, files, rows, device, disowned }
+        let (disowned, found_in) = (RwLock::default(), Mutex::default());
+        let files = Arc::new(TreeFiles { root: index.root, files, found_in });
+        Self { name, files, rows, device, disowned }
     }
 
     fn find(&self, id: &ChunkId) -> Option<Located> {
@@ -131,18 +172,21 @@ impl ChunkSource for Indexed {
             device.read(span, &mut bytes[..span.len() as usize]).await?;
             return Ok(ChunkBytes::Plain(bytes.into()));
         }
-        let Some((path, stamp)) = self.files.get(row.file as usize) else { return Err(none()) };
-        let (path, stamp, root) = (self.root.join(path), *stamp, self.root.clone());
+        let files = Arc::clone(&self.files);
         offload(move || {
+            let Some((path, stamp)) = files.files.get(row.file as usize) else {
+                return Err(Error::internal("a chunk is in a file that is not in the index"));
+            };
+            let (path, root) = (files.root.join(path), &files.root);
             let gone = |e: std::io::Error| match e.kind() {
                 // All of it is away, not a file of it: it may come back.
-                std::io::ErrorKind::NotFound if !root.exists() => {
+                std::io::ErrorKind::NotFound if files.is_away() => {
                     Error::unavailable(format!("{} is not there", root.display())).with_source(e)
                 }
                 _ => Error::io(path.display(), e),
             };
             let (file, now) = open_regular(&path).map_err(gone)?;
-            if FileStamp::of(&now) != stamp {
+            if FileStamp::of(&now) != *stamp {
                 return Err(Error::not_found(format!(
                     "{} was changed since it was indexed",
                     path.display()

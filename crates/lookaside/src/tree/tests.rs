@@ -168,3 +168,46 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn a_tree_that_is_not_mounted_keeps_its_claims_and_a_file_that_is_gone_does_not() {
+    let (settings, dir) = (testing::settings(), tempfile::tempdir().unwrap());
+    let (root, away) = (dir.path().join("usr"), dir.path().join("away"));
+    std::fs::create_dir(&root).unwrap();
+    for (name, seed) in [("a", 5), ("b", 6)] {
+        std::fs::write(root.join(name), testing::noise(seed, 1 << 20)).unwrap();
+    }
+    let chunk_of = |seed| asked_for(&settings, &cut(&settings, &testing::noise(seed, 1 << 20))[0]);
+    let (a, b) = (chunk_of(5), chunk_of(6));
+    let (found, _) = index(&root, None).await;
+    // Also one that is opened while nothing is mounted.
+    for is_away in [false, true] {
+        let unmount = || {
+            std::fs::rename(&root, &away).unwrap();
+            std::fs::create_dir(&root).unwrap();
+        };
+        let mount = || {
+            std::fs::remove_dir(&root).unwrap();
+            std::fs::rename(&away, &root).unwrap();
+        };
+        if is_away {
+            unmount();
+        }
+        let source = Indexed::tree("usr", found.clone()).unwrap();
+        if !is_away {
+            source.chunk(&a).await.unwrap();
+            unmount();
+        }
+        for at in [&a, &b] {
+            assert_eq!(source.chunk(at).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        mount();
+        for at in [&a, &b] {
+            source.chunk(at).await.unwrap().verify(&settings, at).unwrap();
+        }
+        let kept = dir.path().join("kept");
+        std::fs::rename(root.join("b"), &kept).unwrap();
+        assert_eq!(source.chunk(&b).await.unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::rename(&kept, root.join("b")).unwrap();
+    }
+}
