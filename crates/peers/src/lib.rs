@@ -38,6 +38,7 @@
 //! |---|---|
 //! | [`wire`] | what passes between two peers: pure |
 //! | [`summary`] | [`Inventory`], what is here, and [`ClaimedChunks`], what a peer says that it has |
+//! | `claims` | room for what all peers say that they have |
 //! | [`shelf`] | [`Shelf`], where chunks are taken from and kept |
 //! | [`server`] | [`PeerServer`], which answers |
 //! | [`source`] | [`PeerSource`], which asks |
@@ -46,6 +47,7 @@
 //!
 //! The protocol is described in `docs/attach.md`, what a summary tells in `docs/security.md`.
 
+mod claims;
 pub mod neighbours;
 pub mod server;
 pub mod shelf;

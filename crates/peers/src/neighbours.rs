@@ -1,5 +1,6 @@
 //! The peers that are known: each is greeted, followed while it is there, and greeted again when it was away.
 
+use crate::claims::ClaimRoom;
 use crate::shelf::Shelf;
 use crate::source::PeerSource;
 use arc_swap::ArcSwap;
@@ -17,6 +18,8 @@ use tokio_rustls::rustls::ClientConfig;
 
 /// Peers that are known at the most.
 const MOST: usize = 64;
+/// Peers at one address, which several users may have: a machine that answers at many ports leaves room to others.
+const MOST_AT_ADDRESS: usize = 8;
 /// The first pause after a peer did not answer, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -34,6 +37,8 @@ pub struct Neighbours {
     port: AtomicU16,
     tls: ArcSwap<ClientConfig>,
     known: Mutex<HashMap<SocketAddr, KnownNeighbour>>,
+    /// For what all of them claim.
+    room: Arc<ClaimRoom>,
     /// Members that are followed.
     followed: Mutex<HashSet<MemberId>>,
     tasks: Mutex<JoinSet<()>>,
@@ -69,6 +74,7 @@ impl Neighbours {
             port: AtomicU16::new(0),
             tls: ArcSwap::new(tls),
             known: Mutex::default(),
+            room: Arc::default(),
             followed: Mutex::default(),
             tasks: Mutex::default(),
         })
@@ -104,10 +110,12 @@ impl Neighbours {
     /// A peer may be at this address: it is followed, unless it is already, or there are too many.
     pub fn seen(self: &Arc<Self>, address: SocketAddr) {
         let mut known = self.known.lock();
-        if known.len() >= MOST || known.contains_key(&address) {
+        let there = known.keys().filter(|other| other.ip() == address.ip()).count();
+        if known.len() >= MOST || there >= MOST_AT_ADDRESS || known.contains_key(&address) {
             return;
         }
-        let source = match PeerSource::new(address, &self.tls.load(), Arc::clone(&self.shelf)) {
+        let shelf = Arc::clone(&self.shelf);
+        let source = match PeerSource::among(&self.room, address, &self.tls.load(), shelf) {
             Ok(source) => source,
             Err(error) => return tracing::debug!(%address, %error, "a peer cannot be asked"),
         };

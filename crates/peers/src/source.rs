@@ -1,7 +1,8 @@
 //! Asking another peer.
 
+use crate::claims::{ClaimRoom, PeerClaims};
 use crate::shelf::Shelf;
-use crate::summary::{ClaimedChunks, LONGEST, SummaryPart};
+use crate::summary::{LONGEST, SummaryPart};
 use crate::wire::{FetchUrgency, Hello, LONGEST_CHUNK, NOT_HERE, PeerQuestion, StoreTag, tag_of};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -48,11 +49,10 @@ pub struct PeerSource {
     known: Mutex<KnownPeer>,
 }
 
-#[derive(Default)]
 struct KnownPeer {
     /// While it is there.
     member: Option<MemberId>,
-    claims: ClaimedChunks,
+    claims: PeerClaims,
     /// Answers in a row that it cannot read what was asked of it as the owner.
     refusals: u32,
     aside: Option<Instant>,
@@ -80,13 +80,27 @@ impl PeerSource {
         tls: &ClientConfig,
         shelf: Arc<dyn Shelf>,
     ) -> Result<Arc<Self>> {
+        Self::among(&Arc::default(), address, tls, shelf)
+    }
+
+    /// The same, with `room` for what it claims, which it shares with others.
+    ///
+    /// # Errors
+    /// None for an IP address.
+    pub(crate) fn among(
+        room: &Arc<ClaimRoom>,
+        address: SocketAddr,
+        tls: &ClientConfig,
+        shelf: Arc<dyn Shelf>,
+    ) -> Result<Arc<Self>> {
+        let claims = PeerClaims::new(address.ip(), Arc::clone(room));
         Ok(Arc::new(Self {
             name: address.to_string(),
             address,
             tag: tag_of(shelf.settings()),
             connection: ArcSwap::from_pointee(connect(address, tls)?),
             shelf,
-            known: Mutex::default(),
+            known: Mutex::new(KnownPeer { member: None, claims, refusals: 0, aside: None }),
         }))
     }
 
@@ -124,7 +138,9 @@ impl PeerSource {
                 break error;
             }
         };
-        *self.known.lock() = KnownPeer::default();
+        let mut known = self.known.lock();
+        known.claims.clear();
+        (known.member, known.refusals, known.aside) = (None, 0, None);
         error
     }
 
@@ -203,7 +219,7 @@ impl PeerSource {
 
     async fn map_for(&self, id: &MapId, fetch: bool) -> Result<Bytes> {
         let question = PeerQuestion::Map { id: *id, fetch };
-        let mut body = self.ask(&question, MapId::MAX_LEN + 1, HEADERS).await?.body;
+        let mut body = self.ask(&question, id.max_len() + 1, HEADERS).await?.body;
         match (!body.is_empty()).then(|| body.get_u8()) {
             Some(0) => Ok(body),
             Some(NOT_HERE) => Err(Error::not_found(format!("{id} is not at peer {}", self.name))),

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 /// Chunks and maps that are told of at the most: 64 GiB of an image, about.
 pub const MOST: usize = 1 << 20;
 /// So long a log is at the most: it may tell of what is gone, too.
-const LONGEST_LOG: u64 = 2 * MOST as u64;
+pub(crate) const LONGEST_LOG: u64 = 2 * MOST as u64;
 /// Chunks and maps that one answer tells of at the most.
 pub const MOST_AT_ONCE: usize = 1 << 16;
 /// The longest answer, in bytes.
@@ -97,6 +97,11 @@ impl ClaimedChunks {
     /// Takes a part; whether it goes on where the last one ended, or begins another log. Otherwise, and when there is
     /// more than any honest peer tells, all is forgotten.
     pub fn take(&mut self, part: &SummaryPart) -> bool {
+        self.take_up_to(LONGEST_LOG, part)
+    }
+
+    /// The same, with at most so many ids: of what is beyond these it claims nothing.
+    pub(crate) fn take_up_to(&mut self, most: u64, part: &SummaryPart) -> bool {
         if part.log != self.log || part.from != self.next {
             *self = Self { log: part.log, ..Self::default() };
         }
@@ -105,7 +110,8 @@ impl ClaimedChunks {
             *self = Self::default();
             return false;
         }
-        self.bits.extend(&part.bits);
+        let room = most.saturating_sub(self.len());
+        self.bits.extend(part.bits.iter().take(usize::try_from(room).unwrap_or(usize::MAX)));
         self.next = next;
         true
     }

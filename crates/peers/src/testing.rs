@@ -29,6 +29,8 @@ pub enum Manner {
     Lying,
     /// Never.
     Hanging,
+    /// Something else, too, and a map that is as long as any can be.
+    Flooding,
 }
 
 /// A peer that is a member, claims to have nothing, and answers badly what it is asked for as the owner.
@@ -88,7 +90,10 @@ impl BadPeer {
                 SummaryPart { log: 1, from: 0, bits: Vec::new() }.encode().into()
             }
             Some(PeerQuestion::Chunk { at, .. }) => self.lie(at.len as usize).await,
-            Some(PeerQuestion::Map { .. }) => self.lie(4096).await,
+            Some(PeerQuestion::Map { .. }) => match self.manner {
+                Manner::Flooding => self.lie(MapId::MAX_LEN as usize).await,
+                _ => self.lie(4096).await,
+            },
             None => Bytes::new(),
         }
     }

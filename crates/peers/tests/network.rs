@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use store::{ChunkRef, Settings, testing};
+use store::{ChunkRef, MapId, Settings, testing};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -311,4 +311,42 @@ async fn a_peer_that_is_revoked_is_asked_nothing_any_more() {
     own.read(&here[1]).await;
     assert_eq!((own.store_reads.load(Relaxed), other.server.counters().given), (1, given));
     until("gone", || own.neighbours.count() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_answers_at_many_ports_leaves_room_to_others() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let here = chunks(0, 3);
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    // Nobody answers at any of these.
+    for port in 1..1000 {
+        own.neighbours.seen(SocketAddr::from(([127, 0, 0, 2], port)));
+    }
+    let other = Agent::start(&credentials, 1, &settings, &here, &[]).await;
+    own.neighbours.seen(other.address);
+    until("told of", || own.sources.report()[0].claims == Some(3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_is_longer_than_its_kind_can_be_is_not_taken_in() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let bad = BadPeer::new(&settings, Manner::Flooding);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (serving, tls) = (Arc::clone(&bad), Arc::clone(&credentials.server));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { serving.serve(listener, &tls).await });
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    let source = own.source(address, &credentials);
+    for kind in [1, 2, 3] {
+        let id = MapId::of_kind(kind, [7; 32]).unwrap();
+        assert!(id.max_len() <= MapId::MAX_LEN);
+        let refused = source.map(&id).await.is_err_and(|error| {
+            error.kind() == ErrorKind::Corrupt && error.message().contains("more than was asked")
+        });
+        // What is as long as it may be is found out by its hash.
+        assert_eq!(refused, id.max_len() < MapId::MAX_LEN, "{id}");
+    }
 }

@@ -10,6 +10,9 @@ use bytes::Bytes;
 use object_store::path::Path;
 use std::fmt;
 
+/// What an object has beside its body at the most, in bytes.
+const FRAME: u64 = 64;
+
 /// A map, by its kind and the hash of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MapId {
@@ -26,8 +29,13 @@ impl MapId {
     pub const MAX_LEN: u64 = {
         let (root, list) = (ObjectKind::Root.max_body(), ObjectKind::BootList.max_body());
         assert!(root > list && root > ObjectKind::Segment.max_body());
-        root + 64
+        root + FRAME
     };
+
+    /// The longest object of this kind, in bytes.
+    pub const fn max_len(&self) -> u64 {
+        self.kind().max_body() + FRAME
+    }
 
     /// The number of its kind, from 1, as files outside of a store have it.
     pub const fn kind_number(&self) -> u32 {
