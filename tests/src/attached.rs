@@ -35,8 +35,13 @@ impl Lab {
 
     /// The same in a home that was made.
     pub fn of(home: Home, seed: u64) -> Self {
-        let image = content::image(seed, MIB);
         let rule = "{ certificate = \"alice\", write = [\"alice\", \"alice-kept-1\"], read = [\"golden:*\"] }";
+        Self::under(home, seed, rule)
+    }
+
+    /// The same with this access rule beside that of this user.
+    pub fn under(home: Home, seed: u64, rule: &str) -> Self {
+        let image = content::image(seed, MIB);
         furnish(&home, &image, rule);
         let at = free_port();
         let serving = home.serve_with(&["--gateway", &at.to_string()]);

@@ -371,6 +371,41 @@ fn a_machine_that_lost_its_disk_while_it_was_offline_publishes_nothing_and_keeps
 }
 
 #[test]
+fn nobody_waits_for_a_disk_that_was_taken_and_cannot_be_kept() {
+    let rule = "{ certificate = \"alice\", write = [\"alice\"], read = [\"golden:*\"] }";
+    let lab = Lab::under(sojourn_tests::Home::new(), 91, rule);
+    let here = lab.machine();
+    here.attach(&[]);
+    here.hurry();
+    let (mut client, mut mine) = (here.client(), lab.image.clone());
+    // Nothing is asked that nobody carries out.
+    here.run(&["attach", "pause", "alice"]);
+    write(&mut client, &mut mine, 1 << 20, &content::random(7, 1 << 20));
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    for verb in [&["attach", "sync", "alice"][..], &["detach", "alice"]] {
+        let told = here.fails(4, verb);
+        assert!(told.contains("paused") && told.contains("attach resume alice"), "{told}");
+    }
+    lab.link.cut();
+    here.run(&["attach", "resume", "alice"]);
+    lab.home.run(&["disk", "take", "alice", "--force"]);
+    lab.link.mend();
+    for verb in
+        [&["attach", "sync", "alice"][..], &["attach", "hoard", "alice"], &["detach", "alice"]]
+    {
+        let told = here.fails(5, verb);
+        assert!(told.contains("taken by another machine"), "{told}");
+        // Why it is not kept under another name.
+        assert!(told.contains("alice-kept-1"), "{told}");
+    }
+    // Also when the process finds out as it starts.
+    here.kill();
+    let told = here.fails(5, &["attach", "sync", "alice"]);
+    assert!(told.contains("taken by another machine"), "{told}");
+}
+
+#[test]
 fn what_has_not_gone_up_can_be_dropped() {
     let lab = Lab::new(88);
     let here = lab.machine();

@@ -271,6 +271,8 @@ impl Porter {
         let _ending = carried.ending.lock().await;
         let name = &carried.name;
         tracing::warn!(disk = name, error = why.message(), "another machine took the disk");
+        // Also where it was found out when the disk was opened.
+        carried.write_back.lose(why);
         carried.outcome.lock().error = Some(why.message().to_owned());
         if self.engine.open.drop_lost(name).await? {
             tracing::warn!(disk = name, "the store has all that was written");

@@ -202,8 +202,12 @@ impl WriteBack {
             };
             if disk.has_failed() {
                 return match disk.confirm().await {
-                    Err(error) if error.kind() == ErrorKind::Fenced => self.lost(error),
-                    Err(error) => error,
+                    Err(error) => {
+                        if error.kind() == ErrorKind::Fenced {
+                            self.lose(&error);
+                        }
+                        error
+                    }
                     Ok(()) => Error::unavailable(
                         "the disk failed on this machine, and is opened again when its client has left",
                     ),
@@ -230,7 +234,8 @@ impl WriteBack {
                         && let Err(error) = disk.confirm().await
                         && error.kind() == ErrorKind::Fenced
                     {
-                        return self.lost(error);
+                        self.lose(&error);
+                        return error;
                     }
                     tracing::warn!(disk = disk.name(), %error, "write-back is tried again");
                     self.fail(&error);
@@ -249,11 +254,11 @@ impl WriteBack {
         progress.error = Some(error.message().to_owned());
     }
 
-    fn lost(&self, error: Error) -> Error {
+    /// Another machine took the disk.
+    pub(crate) fn lose(&self, error: &Error) {
         let mut progress = self.progress.lock();
         progress.state = UploadState::Lost;
         progress.error = Some(error.message().to_owned());
-        error
     }
 
     /// Notes how far the store is behind; whether it is.

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`device`] | attached disks as block devices of this machine |
 //! | [`hoard`] | everything that a disk stands on comes here |
+//! | [`loss`] | a disk that is waited for and that another machine took |
 //! | [`detach`] | `sojourn detach`: a disk goes up and is given up |
 
 pub(crate) mod detach;
 mod device;
 mod hoard;
+mod loss;
 
 use super::runnable::{COMMAND_LOG, Invocation, Runnable};
 use crate::allocator;
@@ -22,6 +24,7 @@ use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
 use block::{ByteSize, Error, Result};
 use engine::{Config, Home, devices};
+use loss::LossWatch;
 use nbd::{Address, Uri};
 use serde::Serialize;
 use server::client::ControlClient;
@@ -476,16 +479,15 @@ async fn pause(named: &AttachedName, own: &Home, paused: bool, output: Output) -
 async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
     let request = AttachRequest::Sync { name: named.disk.clone() };
     let (home, mut view) = named.ask(own, &request).await?;
-    let bar = Bar::bytes("going up", None);
+    let (bar, mut loss) = (Bar::bytes("going up", None), LossWatch::default());
     loop {
         let disk = find(&view, &named.disk)?;
         bar.at(disk.upload.sent_bytes, 0);
-        if disk.kept_as.is_some() {
-            return Err(Error::fenced(disk.text.join("; ")));
-        }
+        loss.must_be_ours(disk)?;
         if disk.upload.is_done() {
             return output.print(disk, || format!("{}: all is in the store", named.disk));
         }
+        must_go_up(&view, disk)?;
         if disk.upload.state == UploadState::Unknown
             && let Some(error) = &disk.error
         {
@@ -494,6 +496,17 @@ async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
         tokio::time::sleep(LOOK).await;
         view = process(&home).await?.attach(&request).await?;
     }
+}
+
+/// Fails when what a disk was written does not go up until somebody says so: nobody waits for that.
+fn must_go_up(view: &AttachedView, disk: &AttachedDisk) -> Result<()> {
+    if view.paused && disk.upload.state == UploadState::Paused {
+        let (name, left) = (&disk.name, disk.upload.text());
+        return Err(Error::conflict(format!(
+            "disk {name}: {left}; it goes on after `sojourn attach resume {name}`"
+        )));
+    }
+    Ok(())
 }
 
 fn find<'a>(view: &'a AttachedView, name: &str) -> Result<&'a AttachedDisk> {

@@ -1,6 +1,7 @@
 //! `sojourn detach`: what a disk was written goes up, and the disk is given up.
 
-use super::{AttachedName, LOOK, device, find, process};
+use super::loss::LossWatch;
+use super::{AttachedName, LOOK, device, find, must_go_up, process};
 use crate::commands::runnable::{Invocation, Runnable, finish};
 use crate::output::Output;
 use crate::progress::Bar;
@@ -51,16 +52,15 @@ pub(crate) async fn run(args: &Detach, own: &Home, output: Output) -> Result<()>
         let disk = find(&view, name)?;
         return output.print(disk, || format!("{name}: {}", disk.text.join("; ")));
     }
-    let bar = Bar::bytes("going up", None);
+    let (bar, mut loss) = (Bar::bytes("going up", None), LossWatch::default());
     let begun = Instant::now();
     loop {
         let Ok(disk) = find(&view, name) else {
             return output.done(&format!("{name} is given up; any machine can go on with it"));
         };
         bar.at(disk.upload.sent_bytes, 0);
-        if disk.kept_as.is_some() {
-            return Err(Error::fenced(disk.text.join("; ")));
-        }
+        loss.must_be_ours(disk)?;
+        must_go_up(&view, disk)?;
         if disk.in_use && begun.elapsed() > GOODBYE {
             return Err(Error::conflict(format!(
                 "disk {name} is in use; it is given up as soon as its client leaves"

@@ -1,11 +1,12 @@
 //! `sojourn attach hoard`: everything that a disk stands on comes here.
 
+use super::loss::LossWatch;
 use super::{AttachedName, LOOK, find, process};
 use crate::output::Output;
 use crate::progress::Bar;
 use agent::HoardState;
 use agent::api::{AttachRequest, AttachedDisk};
-use block::{Error, Result};
+use block::Result;
 use engine::Home;
 
 /// Arguments of `sojourn attach hoard`.
@@ -30,16 +31,14 @@ pub(super) async fn run(args: &Args, own: &Home, output: Output) -> Result<()> {
     if args.stop || args.no_wait {
         return told(find(&view, name)?);
     }
-    let bar = Bar::bytes("coming", None);
+    let (bar, mut loss) = (Bar::bytes("coming", None), LossWatch::default());
     loop {
         let disk = find(&view, name)?;
         bar.at(disk.hoard.here_bytes, 0);
         if disk.hoard.state == HoardState::Complete {
             return told(disk);
         }
-        if disk.kept_as.is_some() {
-            return Err(Error::fenced(disk.text.join("; ")));
-        }
+        loss.must_be_ours(disk)?;
         tokio::time::sleep(LOOK).await;
         view = process(&home).await?.attach(&AttachRequest::Status).await?;
     }
