@@ -473,9 +473,13 @@ impl CarriedDisk {
         let detaching = *self.detaching.borrow();
         let outcome = self.outcome.lock();
         let (kept_as, error) = (outcome.kept_as.clone(), outcome.error.clone());
-        let mut text = vec![match &kept_as {
-            Some(kept) => format!("taken by another machine; what was written here is disk {kept}"),
-            None => upload.text(),
+        let device = devices::of(home, &self.name).ok().flatten();
+        let mut text = vec![match (&kept_as, &device) {
+            (Some(kept), _) => {
+                format!("taken by another machine; what was written here is disk {kept}")
+            }
+            (None, Some(device)) => upload.text_of_device(device),
+            (None, None) => upload.text(),
         }];
         if kept_as.is_none() {
             text.push(hoard.text());
@@ -484,7 +488,6 @@ impl CarriedDisk {
             text.push("is given up when all is in the store and its client has left".to_owned());
         }
         text.extend([&upload.error, &hoard.error, &error].into_iter().flatten().cloned());
-        let device = devices::of(home, &self.name).ok().flatten();
         text.extend(device.as_ref().map(|device| format!("is {device}")));
         let (name, in_use) = (self.name.clone(), outcome.in_use);
         AttachedDisk { name, detaching, upload, hoard, kept_as, error, in_use, device, text }

@@ -49,6 +49,17 @@ impl UploadProgress {
         self.state == UploadState::Done
     }
 
+    /// The same for a disk that is this block device: the kernel has part of what was written to that in memory, and
+    /// nobody else knows of it.
+    pub fn text_of_device(&self, device: &str) -> String {
+        match self.state {
+            UploadState::Done => format!(
+                "what was flushed is in the store; unmount {device}, or `sojourn attach sync`, before you switch off"
+            ),
+            _ => self.text(),
+        }
+    }
+
     /// One line for people.
     pub fn text(&self) -> String {
         let left = self.behind_bytes.saturating_sub(self.sent_bytes);
@@ -145,6 +156,10 @@ mod tests {
         assert_eq!(upload.text().replace("MiB", " MiB").replace("  ", " "), text);
         upload.state = UploadState::Done;
         assert_eq!(upload.text(), "all is in the store; safe to switch off");
+        let of_device = upload.text_of_device("/dev/nbd0");
+        assert!(of_device.contains("unmount /dev/nbd0") && !of_device.contains("safe"));
+        upload.state = UploadState::Paused;
+        assert_eq!(upload.text_of_device("/dev/nbd0"), upload.text());
         let hoard = HoardProgress { state: HoardState::Complete, ..HoardProgress::default() };
         assert_eq!(hoard.text(), "all here: the link may go");
         assert_eq!(duration(1), "1 second");

@@ -20,6 +20,7 @@
 //! | [`values`] | values of options that several commands take |
 //! | [`interrupt`] | what an interrupted command leaves in a store |
 //! | [`lists`] | lists and ranges on the command line |
+//! | [`mounts`] | what is mounted, as the kernel lists it |
 //! | [`order`] | the order in which people expect names |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
@@ -30,6 +31,7 @@ mod global;
 mod interrupt;
 mod lists;
 mod logging;
+mod mounts;
 mod order;
 mod output;
 mod owner;

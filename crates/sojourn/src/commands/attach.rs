@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`device`] | attached disks as block devices of this machine |
 //! | [`hoard`] | everything that a disk stands on comes here |
+//! | [`kernel_cache`] | what the kernel has in memory of such a device |
 //! | [`loss`] | a disk that is waited for and that another machine took |
 //! | [`detach`] | `sojourn detach`: a disk goes up and is given up |
 
 pub(crate) mod detach;
 mod device;
 mod hoard;
+mod kernel_cache;
 mod loss;
 
 use super::runnable::{COMMAND_LOG, Invocation, Runnable};
@@ -477,8 +479,12 @@ async fn pause(named: &AttachedName, own: &Home, paused: bool, output: Output) -
 }
 
 async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
+    let home = homes::with_disk(own, &named.disk, named.from.as_deref())?;
+    if let Some(device) = devices::of(&home, &named.disk)? {
+        block::offload(move || kernel_cache::write_back(device.as_ref())).await?;
+    }
     let request = AttachRequest::Sync { name: named.disk.clone() };
-    let (home, mut view) = named.ask(own, &request).await?;
+    let mut view = process(&home).await?.attach(&request).await?;
     let (bar, mut loss) = (Bar::bytes("going up", None), LossWatch::default());
     loop {
         let disk = find(&view, &named.disk)?;

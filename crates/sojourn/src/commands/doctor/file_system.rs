@@ -2,8 +2,8 @@
 //! on them.
 
 use super::finding::Finding;
-use super::mounts::Mount;
 use super::patient::Patient;
+use crate::mounts::Mount;
 use block::ByteSize;
 use block::reserve::Volume;
 use std::path::{Path, PathBuf};
@@ -200,7 +200,8 @@ mod tests {
 
     fn mount(kind: &str, options: &[&str]) -> Mount {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Mount { point: "/srv".into(), kind: kind.to_owned(), source: "none".to_owned(), options }
+        let (number, point, kind) = ((0, 40), "/srv".into(), kind.to_owned());
+        Mount { number, point, kind, source: "none".to_owned(), options }
     }
 
     #[test]

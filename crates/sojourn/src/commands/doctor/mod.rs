@@ -16,7 +16,6 @@ mod kernel;
 mod leases;
 mod limits;
 mod machines;
-mod mounts;
 mod patient;
 mod rights;
 mod server;

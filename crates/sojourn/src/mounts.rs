@@ -1,30 +1,56 @@
-//! Which file system a path is on, as the kernel lists them.
+//! What is mounted, as the kernel lists it.
 
+use block::{Error, Result};
 use std::path::{Path, PathBuf};
+
+/// What is mounted, as this process sees it.
+const TABLE: &str = "/proc/self/mountinfo";
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Mount {
+pub(crate) struct Mount {
+    /// The major and the minor number of its device; a file system over several devices has one of its own.
+    pub(crate) number: (u32, u32),
     /// Where.
-    pub(super) point: PathBuf,
+    pub(crate) point: PathBuf,
     /// Such as `ext4`.
-    pub(super) kind: String,
+    pub(crate) kind: String,
     /// Such as `/dev/sda1`.
-    pub(super) source: String,
+    pub(crate) source: String,
     /// Options of the mount and of the file system.
-    pub(super) options: Vec<String>,
+    pub(crate) options: Vec<String>,
 }
 
 impl Mount {
-    /// That of an absolute path; none where `/proc` cannot be read.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let path = path.canonicalize().ok()?;
-        find(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &path)
+    /// All of them.
+    ///
+    /// # Errors
+    /// The system's, where `/proc` cannot be read.
+    pub(crate) fn all() -> Result<Vec<Self>> {
+        let table = std::fs::read(TABLE).map_err(|e| Error::io(TABLE, e))?;
+        Ok(parse_all(&String::from_utf8_lossy(&table)))
     }
 
-    pub(super) fn has(&self, option: &str) -> bool {
+    /// That of an absolute path; none where `/proc` cannot be read.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let path = path.canonicalize().ok()?;
+        find(&std::fs::read_to_string(TABLE).ok()?, &path)
+    }
+
+    pub(crate) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|one| one == option)
     }
+}
+
+/// The mounts in the text of `/proc/PID/mountinfo`.
+pub(crate) fn parse_all(text: &str) -> Vec<Mount> {
+    text.lines().filter_map(parse).collect()
+}
+
+/// The two numbers of a device, as the kernel writes them.
+pub(crate) fn parse_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// The mount of a path in the text of `/proc/PID/mountinfo`: of the deepest point the last one, which covers others.
@@ -37,13 +63,15 @@ fn find(text: &str, path: &Path) -> Option<Mount> {
 
 fn parse(line: &str) -> Option<Mount> {
     let (before, behind) = line.split_once(" - ")?;
-    let mut before = before.split(' ').skip(4);
+    let mut before = before.split(' ').skip(2);
+    let number = parse_number(before.next()?)?;
+    let mut before = before.skip(1);
     let point = PathBuf::from(unescaped(before.next()?));
     let own = before.next()?;
     let mut behind = behind.split(' ');
     let (kind, source) = (behind.next()?.to_owned(), unescaped(behind.next()?));
     let options = own.split(',').chain(behind.next().unwrap_or_default().split(','));
-    Some(Mount { point, kind, source, options: options.map(str::to_owned).collect() })
+    Some(Mount { number, point, kind, source, options: options.map(str::to_owned).collect() })
 }
 
 /// Blanks, tabs, line ends and backslashes are written as three octal digits.
