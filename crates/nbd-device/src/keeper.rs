@@ -79,6 +79,11 @@ pub trait Dial: Send + Sync {
 
     /// What the device is called for people.
     fn name(&self) -> String;
+
+    /// Whether a connection may come to another server than the others have.
+    fn are_several(&self) -> bool {
+        false
+    }
 }
 
 /// One export at one or several addresses: a server, and those that take over from it.
@@ -168,6 +173,10 @@ impl Dial for ExportServers {
     fn name(&self) -> String {
         self.name.clone()
     }
+
+    fn are_several(&self) -> bool {
+        self.addresses.len() > 1
+    }
 }
 
 /// A device that is kept connected.
@@ -202,6 +211,12 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
                 "a device has 1 to {MOST_CONNECTIONS} connections, not {}",
                 options.connections
             )));
+        }
+        if options.connections > 1 && servers.are_several() {
+            return Err(Error::invalid(
+                "a device of several servers has one connection: with more, reads of one could be answered by a server \
+                 that has lost the disk to another; give --connections 1, or one server",
+            ));
         }
         if options.request_timeout < Duration::from_secs(1) {
             return Err(Error::invalid("a request needs a second to be answered at least"));

@@ -385,6 +385,11 @@ async fn settings_and_sizes_that_cannot_be_are_refused() {
         let error = Keeper::connect(driver, rig.server.clone(), &options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
+    let uri = |text: &str| (text.parse().unwrap(), ClientOptions::default());
+    let addresses = vec![uri("nbd://lab-1/alice"), uri("nbd://lab-2/alice")];
+    let servers = ExportServers::new("alice".into(), addresses).unwrap();
+    let error = Keeper::connect(Rig::new().1, servers, &two()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     for size in [0, 1000] {
         let (rig, driver) = Rig::new();
         rig.answer([Ok(terms(size))]);
