@@ -2,9 +2,24 @@
 //! The field names are documented in docs/cli.md and do not change.
 
 use disk::{BlockPlace, Mode};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 use store::import::ImportStats;
+
+/// A mode, or the switch that a program before [`Mode::WriteThrough`] sends: whether it is ephemeral.
+fn mode_or_switch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum ModeOrSwitch {
+        Mode(Mode),
+        Ephemeral(bool),
+    }
+    Ok(match ModeOrSwitch::deserialize(deserializer)? {
+        ModeOrSwitch::Mode(mode) => mode,
+        ModeOrSwitch::Ephemeral(true) => Mode::Ephemeral,
+        ModeOrSwitch::Ephemeral(false) => Mode::Persistent,
+    })
+}
 
 /// A verb on disks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -17,6 +32,7 @@ pub enum DiskRequest {
         /// The image, as `name` or `name:tag`, or `disk@snapshot`.
         from: String,
         /// What becomes of what is written.
+        #[serde(alias = "ephemeral", deserialize_with = "mode_or_switch")]
         mode: Mode,
         /// Bytes; as large as the image when there is none.
         size: Option<u64>,
@@ -28,6 +44,7 @@ pub enum DiskRequest {
         /// The image, as `name` or `name:tag`, or `disk@snapshot`.
         from: String,
         /// What becomes of what is written.
+        #[serde(alias = "ephemeral", deserialize_with = "mode_or_switch")]
         mode: Mode,
         /// Bytes of each; as large as what they are made of when there is none.
         size: Option<u64>,
@@ -217,7 +234,7 @@ pub struct DiskView {
     pub name: String,
     /// The image version it stands on, as `name:tag`.
     pub image: String,
-    /// `persistent` or `ephemeral`.
+    /// `persistent`, `ephemeral` or `write-through`.
     pub mode: String,
     /// Bytes.
     pub size: u64,
@@ -384,4 +401,26 @@ pub struct Range {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_program_from_before_there_were_three_modes_is_understood() {
+        let asked = |what: &str, value: serde_json::Value| {
+            let mut verb = json!({"verb": "create", "name": "a", "from": "debian", "size": null});
+            verb[what] = value;
+            match serde_json::from_value(verb) {
+                Ok(DiskRequest::Create { mode, .. }) => Some(mode),
+                _ => None,
+            }
+        };
+        assert_eq!(asked("ephemeral", true.into()), Some(Mode::Ephemeral));
+        assert_eq!(asked("ephemeral", false.into()), Some(Mode::Persistent));
+        assert_eq!(asked("mode", "write-through".into()), Some(Mode::WriteThrough));
+        assert_eq!(asked("mode", "other".into()), None);
+    }
 }
