@@ -45,7 +45,9 @@ impl HomeExports {
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.hold(name, purpose).await?;
         let attachment = match purpose {
-            Purpose::Use | Purpose::Resume => Some(attach(&held, peer).await?),
+            Purpose::Use => Some(attach(&held, peer, process::of(peer).await).await?),
+            // The connection itself says that it is the client's: its process may have ended before.
+            Purpose::Resume => Some(attach(&held, peer, None).await?),
             Purpose::Info => None,
         };
         // A guest that another process served until now boots no more.
@@ -103,8 +105,7 @@ impl HomeExports {
 /// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
 /// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
 /// for a moment, and the reset that follows an ephemeral one's last client is waited for, or follows only now.
-async fn attach(held: &DiskHandle, peer: &Peer) -> Result<Attachment> {
-    let process = process::of(peer).await;
+async fn attach(held: &DiskHandle, peer: &Peer, process: Option<String>) -> Result<Attachment> {
     let until_free = || tokio::time::timeout(CHANGE, held.disk().until_free());
     // Whoever is refused in the end is told why.
     let _ = until_free().await;
