@@ -169,7 +169,7 @@ def diskless_root_taken_over(server, golden):
                       "until [ -e /run/stopped ]; do sleep 0.1; done", timeout=300)
         guest.execute("echo 3 > /proc/sys/vm/drop_caches && md5sum --quiet -c /run/sums && fsload --check /var/load",
                       timeout=180)
-        ticks = [float(tick) for tick in guest.execute("cat /run/ticks")["note"].split()]
+        ticks = [float(tick) for tick in guest.execute("tr '\\n' ' ' </run/ticks")["note"].split()]
         files = guest.execute("wc -l </run/sums")["note"]
         errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
         guest.poweroff(timeout=120)

@@ -8,10 +8,10 @@ use crate::maplog::Failure;
 use crate::overlay::{BorrowedOverlay, Room, RoomLayer, cannot_keep};
 use crate::ownership::Latest;
 use crate::record::{DiskClient, DiskRecord};
+use crate::rounds::PublishRounds;
 use crate::shadow::{Shadow, check_size};
 use crate::space::HomeSpace;
 use crate::taking;
-use crate::write_through::PublishRounds;
 use crate::{DiskCounters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::fs::FsPath;
@@ -441,6 +441,9 @@ impl Disk {
         let mut kept = self.doubtful.lock().clone();
         kept.extend(also);
         let body = fence::body(record, self.server, &kept);
+        if self.publish_in_round(&body).await? {
+            return Ok(());
+        }
         let name = &record.name;
         loop {
             let outcome = match refs.get(RefKind::Disk, name).await? {

@@ -46,6 +46,7 @@
 //! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |
 //! | `write_back` | [`WriteBackLag`]: what is written goes up in the background, under no name of its own |
 //! | `write_through` | disks of which each write is in the store before it is answered |
+//! | `rounds` | the rounds in which these go up together |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
 //! | `boot_trace` | [`BootTrace`], what a boot reads of an image |
@@ -82,6 +83,7 @@ mod rebase;
 mod record;
 mod removal;
 mod residence;
+mod rounds;
 mod shadow;
 mod snapshot;
 mod space;

@@ -277,7 +277,10 @@ impl Disks {
         }
         let place = self.directory.join(new);
         let known = refs.get(RefKind::Disk, new).await?;
-        let mut record = DiskRecord { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
+        // What is here of it alone is not written through.
+        let mode = if record.mode == Mode::WriteThrough { Mode::Persistent } else { record.mode };
+        let left = Vec::new();
+        let mut record = DiskRecord { name: new.to_owned(), mode, epoch: 1, left, ..record };
         // The image version may be gone with whoever took the disk: then what was published last takes
         // its place, for a name must not stand on what is not there.
         match self.store.stored_manifest(&record.origin).await {

@@ -32,9 +32,11 @@ impl Disk {
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict), naming the first ranges, when both changed the
     /// same blocks and `how` is [`Rebase::Refuse`], and while the disk is attached;
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a disk that is written through;
     /// [`NotFound`](block::ErrorKind::NotFound) when there is no such version; any error from the store
     /// and the file system. The disk is as it was then.
     pub async fn rebase(&self, onto: &ImageName, how: Rebase) -> Result<RebaseReport> {
+        self.must_not_leave_the_store_behind("rebase")?;
         let _excluded = self.lease.exclude(self.name(), "rebase")?;
         let _changing = self.begin_change().await;
         self.shadow.check()?;

@@ -181,11 +181,17 @@ impl Disk {
     /// tag. The disk goes on unchanged, and belongs to the version that it came from.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the version exists,
+    /// [`Conflict`](block::ErrorKind::Conflict) when the version exists, and while a disk that is written through is
+    /// attached,
     /// [`Denied`](block::ErrorKind::Denied) when private blocks lie in borrowed room; any error from the
     /// store.
     pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
         self.check_keeps("image version")?;
+        // Its writes would wait until all of it is uploaded.
+        let _excluded = match self.is_write_through() {
+            true => Some(self.lease.exclude(self.name(), "commit")?),
+            false => None,
+        };
         let _changing = self.begin_change().await;
         let session = self.store.session(&format!("commit of disk {}", self.name())).await?;
         let outcome = self.commit_in(&session, to, progress).await;

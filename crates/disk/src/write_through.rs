@@ -10,25 +10,15 @@
 //! replaced by compare-and-swap, which fails once another server has the disk.
 
 use crate::{Disk, Mode};
-use block::{ErrorKind, Result};
-use std::sync::atomic::{AtomicU64, Ordering};
+use block::{Error, ErrorKind, Result};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::UploadPlan;
-use tokio::sync::Mutex;
+use store::{RefBody, RefKind, UploadPlan};
 
 /// Pauses between attempts while the store is away: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// How long the store may take to say, to a client that comes, who holds the disk.
 const ANSWER: Duration = Duration::from_secs(5);
-
-/// The rounds of a disk whose writes are answered when they are published.
-#[derive(Debug, Default)]
-pub(crate) struct PublishRounds {
-    /// Changes that the shadow has.
-    applied: AtomicU64,
-    /// How many of them the store has. Whoever holds the lock leads a round.
-    published: Mutex<u64>,
-}
 
 impl Disk {
     /// Whether its writes are answered when the store has them.
@@ -51,11 +41,12 @@ impl Disk {
             return Ok(());
         }
         let all = self.rounds.applied.load(Ordering::Acquire);
+        let _round = self.rounds.begin();
         let (mut pause, mut told) = (PAUSES.0, None);
         loop {
             match self.write_back(UploadPlan::default(), &()).await {
                 Ok(_) => break,
-                Err(error) if is_passing(error.kind()) && !self.has_failed() => {
+                Err(error) if may_pass(error.kind()) && !self.has_failed() => {
                     // Once for each cause.
                     if told != Some(error.kind()) {
                         tracing::warn!(disk = self.name(), %error, "writes wait for the store");
@@ -71,6 +62,63 @@ impl Disk {
         Ok(())
     }
 
+    /// Refuses what would have the disk hold something that only this server has.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) for a disk that is written through.
+    pub(crate) fn must_not_leave_the_store_behind(&self, what: &str) -> Result<()> {
+        match self.is_write_through() {
+            false => Ok(()),
+            true => Err(Error::unsupported(format!(
+                "disk {:?} is written through: after a {what} this server alone would have what is its own; make an \
+                 image of it ('sojourn disk commit'), or a new disk",
+                self.name()
+            ))),
+        }
+    }
+
+    /// Makes the disk's ref say `body` in a round: over what the round before left there, which is not looked up
+    /// again. `false` when that is not to be done so, or somebody else wrote the ref meanwhile.
+    ///
+    /// # Errors
+    /// Any error from the backend.
+    pub(crate) async fn publish_in_round(&self, body: &RefBody) -> Result<bool> {
+        if !self.rounds.is_under_way() {
+            return Ok(false);
+        }
+        let refs = self.store.refs();
+        let known = self.rounds.last.lock().take();
+        let last = match known {
+            Some(last) => last,
+            None => {
+                let last = refs.look_up(RefKind::Disk, self.name()).await?;
+                // Of the store that does not know it, or has it removed, the usual way finds out.
+                let Some(found) = last.record() else { return Ok(false) };
+                self.check_holder(found)?;
+                last
+            }
+        };
+        if last.record().is_some_and(|record| record.body == *body) {
+            *self.rounds.last.lock() = Some(last);
+            return Ok(true);
+        }
+        match refs.write_on(&last, body.clone()).await {
+            Ok(written) => {
+                *self.rounds.last.lock() = Some(written);
+                Ok(true)
+            }
+            // Somebody was quicker: who it was shows in what he wrote.
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the ref is about to be written over what a round left there: that fails if another server has the disk,
+    /// which need not be asked before.
+    pub(crate) fn is_known_in_round(&self) -> bool {
+        self.rounds.is_under_way() && self.rounds.last.lock().is_some()
+    }
+
     /// Refuses clients while the store does not say that this server holds the disk: their writes would wait, and
     /// another server may have it.
     ///
@@ -82,7 +130,7 @@ impl Disk {
             return Ok(());
         }
         tokio::time::timeout(ANSWER, self.confirm()).await.unwrap_or_else(|_| {
-            Err(block::Error::unavailable(format!(
+            Err(Error::unavailable(format!(
                 "the store does not answer, without which disk {:?} can take no writes",
                 self.name()
             )))
@@ -90,9 +138,8 @@ impl Disk {
     }
 }
 
-/// Whether it may go by itself what keeps the store from having something. An upload that took too long is fenced,
-/// too, while the disk is not.
-fn is_passing(kind: ErrorKind) -> bool {
-    use ErrorKind::{Denied, Fenced, NoSpace, Unavailable};
-    matches!(kind, Unavailable | NoSpace | Denied | Fenced)
+/// Whether it may go by itself, or be mended, what keeps the store from having something: also damage of what the disk
+/// stands on, which would fail every write. An upload that took too long is fenced, too, while the disk is not.
+fn may_pass(kind: ErrorKind) -> bool {
+    !matches!(kind, ErrorKind::Invalid | ErrorKind::Internal | ErrorKind::Unsupported)
 }

@@ -141,13 +141,16 @@ pub(crate) fn golden(seed: u64, blocks: u64) -> Vec<u8> {
     bytes
 }
 
+/// What is done before something below a prefix is read.
+type PrefixHook = (&'static str, BoxFuture<'static, ()>);
+
 /// A backend that notes what is asked for, and does something before it lists snapshots.
 #[derive(Clone)]
 pub(crate) struct Spy {
     inner: Arc<dyn ObjectStore>,
     asked: Arc<Mutex<Vec<String>>>,
     before_snapshots: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
-    before_reading: Arc<Mutex<Option<(&'static str, BoxFuture<'static, ()>)>>>,
+    before_reading: Arc<Mutex<Option<PrefixHook>>>,
     refused: Arc<Mutex<Option<&'static str>>>,
     away: Arc<Mutex<Option<&'static str>>>,
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Home, Spy, bytes, golden, put, same};
 use block::{Device, ErrorKind};
-use disk::{Disk, Mode};
+use disk::{Disk, Mode, Rebase};
 use std::sync::Arc;
 use std::time::Duration;
 use store::RefKind;
@@ -82,6 +82,48 @@ async fn a_write_is_answered_when_a_store_that_was_away_has_it() {
     let held = bytes(&*disk).await;
     assert!(there.disks.take_over("web").await.unwrap());
     same(&bytes(&*there.open("web").await).await, &held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_looks_up_nothing_and_a_ref_that_others_wrote_is_written_all_the_same() {
+    let (here, there, disk) = two().await;
+    drop(disk);
+    let spy = Spy::on(&here);
+    let disk = here.watched(&spy, 90).await.open("web").await.unwrap();
+    put(&disk, 3, 7).await;
+    let asked = || spy.asked().iter().filter(|key| key.starts_with("refs/disk")).count();
+    let before = asked();
+    put(&disk, 4, 8).await;
+    assert_eq!(asked(), before);
+    // A take that came to nothing, say.
+    let refs = there.store.refs();
+    let found = refs.get(RefKind::Disk, "web").await.unwrap().unwrap();
+    refs.update(RefKind::Disk, "web", found.sequence, found.body).await.unwrap();
+    put(&disk, 5, 9).await;
+    let held = bytes(&*disk).await;
+    assert!(there.disks.take_over("web").await.unwrap());
+    same(&bytes(&*there.open("web").await).await, &held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_to_it_after_which_this_server_alone_had_something() {
+    let (here, there, disk) = two().await;
+    here.image("debian:2", &golden(6, 300)).await;
+    put(&disk, 3, 7).await;
+    let rebased = disk.rebase(&"debian:2".parse().unwrap(), Rebase::Refuse).await.unwrap_err();
+    assert_eq!(rebased.kind(), ErrorKind::Unsupported);
+    let guest = disk.attach("guest").await.unwrap();
+    let to = "debian:3".parse().unwrap();
+    assert_eq!(disk.commit(&to, &()).await.unwrap_err().kind(), ErrorKind::Conflict);
+    drop(guest);
+    disk.commit(&to, &()).await.unwrap();
+    put(&disk, 4, 8).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    assert!(there.disks.take_over("web").await.unwrap());
+    // What a disk is kept as that was taken by force is not taken over.
+    here.disks.keep("web", "saved").await.unwrap();
+    assert!(!there.disks.take_over("saved").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,4 +61,16 @@ impl Refs {
             ))
         })
     }
+
+    /// The same, and what the name is now, to be written over in its turn: who writes a name again and again looks it
+    /// up once.
+    ///
+    /// # Errors
+    /// Any error from [`write_over`](Self::write_over).
+    pub async fn write_on(&self, found: &LookedUpRef, body: RefBody) -> Result<LookedUpRef> {
+        let began = Began::now(&self.store);
+        let record = self.write_over(found, body).await?;
+        let (kind, name) = (found.kind, found.name.clone());
+        Ok(LookedUpRef { kind, name, began, sequence: record.sequence, record: Some(record) })
+    }
 }

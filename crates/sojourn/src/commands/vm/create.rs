@@ -7,7 +7,8 @@ use crate::output::Output;
 use crate::progress::Bar;
 use ::vm::{Abilities, Accelerator, MachineSpec, Parcel, RunClaim};
 use block::{Error, Result};
-use engine::api::DiskRequest;
+use disk::Mode;
+use engine::api::{DiskReply, DiskRequest};
 use engine::{Config, Home, open_store, world};
 
 pub(super) async fn run(args: &CreateArgs, home: &Home, output: Output) -> Result<()> {
@@ -29,7 +30,14 @@ pub(super) async fn run(args: &CreateArgs, home: &Home, output: Output) -> Resul
             args.name, args.name
         )));
     }
-    disks::ask(home, DiskRequest::Show { name: args.disk.clone() }).await?;
+    let shown = disks::ask(home, DiskRequest::Show { name: args.disk.clone() }).await?;
+    if matches!(&shown, DiskReply::Disk(disk) if disk.mode == Mode::WriteThrough.as_str()) {
+        return Err(Error::invalid(format!(
+            "disk {:?} is written through: another server takes it when this one is silent, and not the machine with it; \
+             make a persistent disk for a machine that is suspended and resumed",
+            args.disk
+        )));
+    }
     let bar = Bar::waiting("looking what QEMU can do");
     let scratch = tempfile::tempdir().map_err(|e| Error::io("a directory for a moment", e))?;
     let works = Accelerator::working(&args.qemu, scratch.path()).await?;
