@@ -7,6 +7,7 @@ use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
 };
+use super::rights;
 use super::server_verbs;
 use crate::answers::problem;
 use axum::Router;
@@ -65,12 +66,14 @@ pub(crate) fn operations() -> Vec<(&'static str, &'static str)> {
 
 async fn create(State(api): State<HttpApi>, asker: Asker, body: JsonBody<CreateDisk>) -> Response {
     let JsonBody(CreateDisk { name, from, ephemeral, write_through, size }) = body;
-    let mode = match Mode::chosen(ephemeral, write_through) {
-        Ok(mode) => mode,
-        Err(e) => return problem(&e),
-    };
+    let chosen = Mode::chosen(ephemeral, write_through);
+    let mode = *chosen.as_ref().unwrap_or(&Mode::default());
     let request = DiskRequest::Create { name, from, mode, size };
-    api.change(asker, request, StatusCode::CREATED).await
+    // Who may not is told nothing else.
+    match rights::check(&asker.caller, &request).and(chosen) {
+        Ok(_) => api.change(asker, request, StatusCode::CREATED).await,
+        Err(e) => problem(&e),
+    }
 }
 
 async fn show(
