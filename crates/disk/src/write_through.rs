@@ -120,7 +120,8 @@ impl Disk {
     }
 
     /// Refuses clients while the store does not say that this server holds the disk: their writes would wait, and
-    /// another server may have it.
+    /// another server may have it. To the first one the disk shows nothing that the store has not: what an earlier
+    /// client wrote and was not answered goes up before.
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable) when the store does not answer; [`Fenced`](ErrorKind::Fenced) when
@@ -129,7 +130,15 @@ impl Disk {
         if !self.is_write_through() {
             return Ok(());
         }
-        tokio::time::timeout(ANSWER, self.confirm()).await.unwrap_or_else(|_| {
+        let is_first = self.lease.state.lock().attachments == 0;
+        let asked = async {
+            self.confirm().await?;
+            if is_first && self.behind().is_some() {
+                self.write_back(UploadPlan::default(), &()).await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| {
             Err(Error::unavailable(format!(
                 "the store does not answer, without which disk {:?} can take no writes",
                 self.name()

@@ -137,6 +137,21 @@ async fn a_client_that_is_given_up_leaves_no_other_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_lost_client_wrote_and_was_not_answered_is_in_the_store_before_the_next_one_reads_it()
+ {
+    let (here, there, disk) = two().await;
+    here.backend.allow(0);
+    assert!(timeout(HOUR, put(&disk, 3, 7)).await.is_err());
+    here.backend.allow(u64::MAX);
+    drop(disk);
+    let disk = here.open("web").await;
+    let _guest = disk.attach("guest").await.unwrap();
+    let held = bytes(&*disk).await;
+    assert!(there.disks.take_over("web").await.unwrap());
+    same(&bytes(&*there.open("web").await).await, &held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_is_refused_while_the_store_does_not_say_who_has_the_disk() {
     let (here, there, disk) = two().await;
     drop(disk);
