@@ -383,8 +383,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// The connection is of no use any more. What is in flight is finished all the same: it may
-    /// not land after somebody else opened the export.
     /// A client whose request was not answered, as another server has its export now, does not wait for that.
     fn cut_off_who_goes_on_elsewhere(&mut self) {
         if self.engine.is_elsewhere && !matches!(self.receiving, Receiving::Closed) {
@@ -392,6 +390,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
+    /// The connection is of no use any more. What is in flight is finished all the same: it may
+    /// not land after somebody else opened the export.
     fn lose(&mut self, error: Error) {
         self.close(ConnectionEnd::Broken(error));
         self.engine.replies.clear();
