@@ -185,9 +185,7 @@ fn who_comes_while_a_keeper_ends_waits_for_that() {
 fn a_suspended_machine_that_boots_afresh_takes_its_disk_again() {
     require!("qemu-system-x86_64");
     let (here, _) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.suspend();
     here.fails(3, &["disk", "show", "work-disk"]);
     let boot = ["vm", "start", "--fresh", "work"];
@@ -210,9 +208,7 @@ fn a_suspended_machine_that_boots_afresh_takes_its_disk_again() {
 fn of_two_who_resume_a_machine_at_once_one_does() {
     require!("qemu-system-x86_64");
     let (here, _) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.suspend();
     let said = machine.console().len();
     let verbs = [["vm", "resume", "work"], ["vm", "start", "--fresh"], ["vm", "resume", "work"]];
@@ -244,9 +240,7 @@ fn a_suspension_that_hangs_can_be_ended_and_leaves_the_parcel_before() {
     require!("qemu-system-x86_64");
     use rustix::process::{Pid, Signal, kill_process};
     let (here, _) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     assert_eq!(machine.vm("checkpoint")["parcel"], "work@1");
     machine.wait_for_numbers(1);
     let server = here.json(&["status"])["pid"].as_i64().unwrap() as i32;
@@ -299,9 +293,7 @@ fn stored_bytes(home: &Home) -> u64 {
 fn eight_clones_of_a_parcel_count_on_at_once_each_on_its_own() {
     require!("qemu-system-x86_64", "qemu-img");
     let (here, _) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.type_in("!");
     machine.suspend();
     let first = machine.numbers();
@@ -347,9 +339,7 @@ fn eight_clones_of_a_parcel_count_on_at_once_each_on_its_own() {
 fn what_a_machine_did_since_its_parcel_is_thrown_away() {
     require!("qemu-system-x86_64", "qemu-img");
     let (here, _) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     here.fails(3, &["vm", "discard", "work"]);
     assert_eq!(machine.show()["state"], "running", "there was nothing to go back to");
     let before = machine.numbers().last();
@@ -485,9 +475,7 @@ fn a_suspension_returns_before_it_is_in_the_store_and_goes_up_behind() {
 fn a_machine_goes_on_here_from_what_is_not_in_the_store() {
     require!("qemu-system-x86_64");
     let (here, there) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     assert_eq!(machine.suspend()["parcel"], "work@1");
     let mut all = machine.numbers();
     let said = machine.console().len();
@@ -521,9 +509,7 @@ fn what_was_not_in_the_store_when_its_keeper_was_killed_goes_up_later() {
     require!("qemu-system-x86_64");
     use rustix::process::{Pid, Signal, kill_process};
     let (here, there) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.suspend();
     let mut all = machine.numbers();
     let mut at = [&here, &there].into_iter().cycle();
@@ -621,9 +607,7 @@ fn a_guest_whose_disk_finds_no_room_waits_and_goes_on_when_there_is_some() {
     let Some(small) = SmallFileSystem::mount(here, 256) else { return };
     let home = Home::within(small.path());
     CountingMachine::image(&home);
-    let machine = CountingMachine::create(&home, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&home, "work");
     machine.suspend();
     // A sixteenth of a file system is not for disks: more than what is left.
     std::fs::write(small.path().join("other"), vec![1; 40 << 20]).unwrap();
@@ -647,9 +631,7 @@ fn a_guest_whose_disk_finds_no_room_waits_and_goes_on_when_there_is_some() {
 fn whoever_comes_back_to_a_host_that_lost_the_disk_is_told_so_and_goes_on_there() {
     require!("qemu-system-x86_64");
     let (here, there) = two_homes();
-    let machine = CountingMachine::create(&here, "work");
-    machine.vm("start");
-    machine.wait_for_numbers(2);
+    let machine = CountingMachine::started(&here, "work");
     machine.vm("checkpoint");
     machine.wait_for_numbers(2);
     // The host goes down; the other one does not wait for it.
