@@ -56,6 +56,8 @@ pub struct Disk {
     written: AtomicU64,
     strained: Strained,
     space: Arc<HomeSpace>,
+    /// That of its record, which no change of an open disk touches: each write asks for it.
+    mode: Mode,
     pub(crate) rounds: PublishRounds,
     /// Whether the store may have pins of earlier uploads of this disk.
     pub(crate) left_pins: AtomicBool,
@@ -143,7 +145,7 @@ impl Disk {
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away =
             room.map(|room| BorrowedOverlay::new(room, &shadow, absent.is_some())).transpose()?;
-        let strained = Strained::new(loader.bound());
+        let (strained, mode) = (Strained::new(loader.bound()), record.mode);
         let disk = Self {
             directory,
             store,
@@ -162,6 +164,7 @@ impl Disk {
             written: AtomicU64::new(0),
             strained,
             space: terms.space,
+            mode,
             rounds: PublishRounds::default(),
             left_pins: AtomicBool::new(true),
             _lock: lock,
@@ -189,7 +192,7 @@ impl Disk {
 
     /// Whether its private blocks outlive its client.
     pub fn mode(&self) -> Mode {
-        self.record.lock().mode
+        self.mode
     }
 
     /// What the disk is.

@@ -140,7 +140,8 @@ impl Disk {
         };
         tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| {
             Err(Error::unavailable(format!(
-                "the store does not answer, without which disk {:?} can take no writes",
+                "the store does not answer, without which disk {:?} can take no writes; try again when it does, or at \
+                 another server of that store",
                 self.name()
             )))
         })
