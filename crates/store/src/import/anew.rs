@@ -19,14 +19,16 @@ const READS: usize = 2;
 /// which all is elsewhere, and remove it. Readers of an image are led there, so that other writers need
 /// not look out for this; readers of a boot copy are not.
 ///
+/// They are compressed at `level` of zstd.
+///
 /// # Errors
 /// Any error from reading the chunks and from an import; [`Invalid`](block::ErrorKind::Invalid) without any.
-pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imported> {
+pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>, level: i32) -> Result<Imported> {
     let rewritten = rewritten::packs(session.store()).await?;
     let mut writer = Writer::new(session, &()).avoiding(rewritten);
     // All by value: over references the future would not be `Send` for the compiler.
     let store = session.store().clone();
-    let reads = chunks.into_iter().map(move |at| encoded(store.clone(), at));
+    let reads = chunks.into_iter().map(move |at| encoded(store.clone(), at, level));
     let mut reads = pin!(stream::iter(reads).buffered(READS));
     let mut start = 0;
     while let Some((at, source)) = reads.try_next().await? {
@@ -42,10 +44,10 @@ pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imp
 }
 
 /// A chunk as it is stored again.
-async fn encoded(store: Store, at: ChunkRef) -> Result<(ChunkRef, ChunkOrigin)> {
+async fn encoded(store: Store, at: ChunkRef, level: i32) -> Result<(ChunkRef, ChunkOrigin)> {
     let plain = store.read_chunk(&at).await?;
     offload(move || {
-        let (encoding, stored) = chunk::encode(store.settings(), &at.id, plain)?;
+        let (encoding, stored) = chunk::encode_at(store.settings(), level, &at.id, plain)?;
         Ok((at, ChunkOrigin::New(encoding, stored)))
     })
     .await

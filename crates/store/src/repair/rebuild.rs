@@ -9,7 +9,7 @@
 use super::finder::Finder;
 use super::{BadPack, BadPackChunk, by_other_ways};
 use crate::pack::{self, Builder, Finished};
-use crate::{ChunkRef, Settings, Store, chunk};
+use crate::{ChunkRef, Settings, Store, boot_copy, chunk};
 use block::Result;
 use bytes::Bytes;
 use std::cell::Cell;
@@ -93,9 +93,12 @@ async fn forms_of(store: &Store, part: &BadPackChunk, finder: &Finder<'_>) -> Re
         plain = by_other_ways(store, at).await;
     }
     if let Some(plain) = plain {
-        let (encoding, stored) = chunk::encode(settings, &at.id, plain)?;
-        if encoding == at.encoding && stored.len() == at.stored as usize {
-            forms.push(stored);
+        // The pack may be a boot copy's.
+        for level in [settings.compression_level(), boot_copy::level(settings)] {
+            let (encoding, stored) = chunk::encode_at(settings, level, &at.id, plain.clone())?;
+            if encoding == at.encoding && stored.len() == at.stored as usize {
+                forms.push(stored);
+            }
         }
     }
     forms.retain(|stored| part.checksum.is_none() || is_known(stored));

@@ -78,14 +78,15 @@ async fn publish_image(store: &Store, image: &[u8], name: &str, step: usize) -> 
     list
 }
 
-/// Gives the image its copy, as somebody who has `with` open.
-async fn publish_copy(with: &Store) -> ManifestId {
+/// Gives the image its copy, compressed at `level`, as somebody who has `with` open.
+async fn publish_copy(with: &Store, level: i32) -> ManifestId {
     let record = with.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
     let session = testing::session(with).await;
     let id = record.body.boot_list().unwrap().unwrap();
     let list = boot_list::read(with, &id).await.unwrap();
-    let copy = boot_copy::of_list(&session, &record.body.manifest.unwrap(), &list).await.unwrap();
     let manifest = record.body.manifest.unwrap();
+    let chunks = boot_copy::choose(with, &manifest, &list).await.unwrap().unwrap();
+    let copy = import::anew(&session, chunks, level).await.unwrap().manifest;
     assert!(boot_copy::name(&session, IMAGE, &manifest, id, copy).await.unwrap());
     session.close(Ok(())).await.unwrap();
     copy
@@ -94,7 +95,7 @@ async fn publish_copy(with: &Store) -> ManifestId {
 async fn lab((backend, store): (Arc<InMemory>, Store)) -> Lab {
     let image = noise(6, 24 << 20);
     let list = publish_image(&store, &image, IMAGE, 10).await;
-    publish_copy(&store).await;
+    publish_copy(&store, boot_copy::level(store.settings())).await;
     Lab::of(backend, store, image, list).await
 }
 
@@ -228,7 +229,7 @@ async fn a_copy_that_does_not_come_out_as_it_was_is_made_anew_and_named() {
     let (backend, _) = in_clear().await;
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
-    let first = publish_copy(&compressing(&backend, 5).await).await;
+    let first = publish_copy(&compressing(&backend, 5).await, 5).await;
     // As it stands in the image, as it is encoded now: neither is what the copy had.
     let lab = Lab::of(backend.clone(), compressing(&backend, 9).await, image, list).await;
     let forms = |list: &[ChunkRef]| list.iter().map(|at| at.stored).collect::<Vec<_>>();
@@ -255,7 +256,7 @@ async fn a_copy_in_another_form_than_the_image_comes_out_as_it_was_while_the_com
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
     let store = compressing(&backend, 5).await;
-    publish_copy(&store).await;
+    publish_copy(&store, boot_copy::level(store.settings())).await;
     let lab = Lab::of(backend, store, image, list).await;
     let before = lab.packs().await;
     for damage in [true, false] {
@@ -401,7 +402,7 @@ async fn versions_that_have_the_same_copy_get_the_same_one_again() {
     let (backend, _) = in_clear().await;
     let image = text(40 << 20);
     let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
-    let first = publish_copy(&compressing(&backend, 5).await).await;
+    let first = publish_copy(&compressing(&backend, 5).await, 5).await;
     let lab = Lab::of(backend.clone(), compressing(&backend, 9).await, image, list).await;
     lab.publish_twin("debian:2").await;
     lab.flip(lab.copy[2].pack, lab.copy[2].offset as usize + 40).await;
