@@ -4,13 +4,13 @@
 use bytes::Bytes;
 use gateway::wire::{self, MOST_BYTES, MOST_PARTS, ObjectKey, Route};
 use libfuzzer_sys::fuzz_target;
-use store::{ManifestId, PackId, SegmentId, offered, testing};
+use store::{ManifestId, PackId, SegmentId, offered, segment_columns, testing};
 
 fuzz_target!(|data: &[u8]| {
     let Some((selector, rest)) = data.split_first() else { return };
     let settings = testing::settings();
     let text = String::from_utf8_lossy(rest);
-    match selector % 8 {
+    match selector % 9 {
         0 | 1 => {
             if let Some(Route::Object(key)) = Route::parse(&settings, &text) {
                 let again = format!("/v1/objects/{}", key.text());
@@ -44,6 +44,13 @@ fuzz_target!(|data: &[u8]| {
             let bytes = Bytes::copy_from_slice(rest);
             let _ = offered::check_segment(&settings, SegmentId([1; 32]), bytes.clone());
             let _ = offered::check_manifest(&settings, ManifestId([1; 32]), bytes);
+        }
+        7 => {
+            if let Ok(object) = segment_columns::unpack(rest)
+                && let Some(sent) = segment_columns::pack(&object)
+            {
+                assert_eq!(segment_columns::unpack(&sent).ok(), Some(object));
+            }
         }
         _ => {
             let _ = offered::check_pin(&settings, "pins/x", Bytes::copy_from_slice(rest));

@@ -5,6 +5,7 @@
 mod lab;
 
 use block::{Device, Durability, Span};
+use bytes::Bytes;
 use futures::TryStreamExt;
 use gateway::GatewayLimits;
 use lab::{Lab, read_all};
@@ -15,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use store::segment_columns;
 use store::testing::{self, noise};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -40,6 +42,32 @@ async fn an_image_reads_through_the_gateway_as_it_does_at_the_server() {
         lab.image("debian:1", &bytes).await;
         let store = lab.open("alice", 2).await;
         assert_eq!(lab.read_image(&store, "debian:1").await.unwrap(), bytes);
+    }
+}
+
+#[tokio::test]
+async fn who_takes_a_segment_by_column_gets_it_shorter_and_a_sealed_one_as_it_is() {
+    for lab in clear_and_encrypted().await {
+        let record = lab.image("debian:1", &noise(2, 8 << 20)).await;
+        let manifest = record.body.manifest.unwrap();
+        let segment = lab.store.manifest_segments(&manifest).await.unwrap()[0];
+        let raw = lab.raw("alice").await;
+        let path = format!("/v1/objects/segments/{segment}");
+        let plain = raw.get(&path).await;
+        assert_eq!(plain.headers.get("content-encoding"), None);
+        let asked = [("accept-encoding", segment_columns::CODING)];
+        let sent = raw.send("GET", &path, &asked, Bytes::new()).await;
+        assert_eq!(sent.status, 200);
+        if lab.store.settings().is_encrypted() {
+            assert_eq!(sent.body, plain.body);
+            continue;
+        }
+        assert_eq!(sent.headers["content-encoding"], segment_columns::CODING);
+        assert!(sent.body.len() * 10 < plain.body.len() * 7, "{}", sent.body.len());
+        assert_eq!(segment_columns::unpack(&sent.body).unwrap(), plain.body);
+        // Ranges are those of the object.
+        let part = raw.send("GET", &path, &[asked[0], ("range", "bytes=0-7")], Bytes::new()).await;
+        assert_eq!((part.status, &part.body[..]), (206, &b"SOJSEGM\n"[..]));
     }
 }
 

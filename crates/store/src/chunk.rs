@@ -195,7 +195,7 @@ impl Context {
 }
 
 /// The plain bytes, at most `len` of them.
-fn decompress(stored: &[u8], len: usize) -> std::io::Result<Vec<u8>> {
+pub(crate) fn decompress(stored: &[u8], len: usize) -> std::io::Result<Vec<u8>> {
     with_context(|context| {
         let decompressor = match &mut context.decompressor {
             Some(decompressor) => decompressor,

@@ -99,6 +99,7 @@ mod roots;
 mod seal;
 pub mod secret;
 mod segment;
+pub mod segment_columns;
 pub mod servers;
 mod session;
 pub mod sessions;

@@ -16,7 +16,8 @@ use std::ops::Range;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const HEADER: usize = size_of::<SegmentHeader>();
+/// Bytes of a body before its packs.
+pub(crate) const HEADER: usize = size_of::<SegmentHeader>();
 /// The longest segment: one entry and one pack for each block.
 const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<SegmentEntry>() as u64);
 const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
@@ -26,16 +27,16 @@ const _: () = assert!(MAX_LEN == ObjectKind::Segment.max_body());
 #[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct SegmentEntry {
-    start: U16,
-    blocks: U16,
-    skip: U16,
-    chunk_blocks: U16,
-    pack: U32,
-    offset: U32,
-    stored: U32,
-    encoding: u8,
-    reserved: [u8; 3],
-    id: [u8; 32],
+    pub(crate) start: U16,
+    pub(crate) blocks: U16,
+    pub(crate) skip: U16,
+    pub(crate) chunk_blocks: U16,
+    pub(crate) pack: U32,
+    pub(crate) offset: U32,
+    pub(crate) stored: U32,
+    pub(crate) encoding: u8,
+    pub(crate) reserved: [u8; 3],
+    pub(crate) id: [u8; 32],
 }
 
 impl SegmentEntry {
@@ -47,9 +48,9 @@ impl SegmentEntry {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct SegmentHeader {
-    packs: U32,
-    entries: U32,
+pub(crate) struct SegmentHeader {
+    pub(crate) packs: U32,
+    pub(crate) entries: U32,
     /// Any number: gives the segment another id, and is 0 unless that is needed.
     salt: U32,
     reserved: [u8; 4],

@@ -10,7 +10,9 @@ use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, HeaderMap, RANGE};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, RANGE,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use object_store::path::Path;
 use object_store::{
@@ -24,6 +26,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use store::segment_columns::{self, CODING};
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
@@ -56,7 +59,7 @@ impl GatewayStore {
         &self,
         method: Method,
         path: &str,
-        range: Option<String>,
+        header: Option<(HeaderName, String)>,
         body: Bytes,
     ) -> io::Result<Response<Incoming>> {
         let url = self.connection.url();
@@ -65,8 +68,8 @@ impl GatewayStore {
         let mut request = Request::builder()
             .method(&method)
             .uri(format!("https://{host}:{}/v1/{path}", url.port));
-        if let Some(range) = range {
-            request = request.header(RANGE, range);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         if matches!(method, Method::PUT | Method::POST) {
             request = request.header(CONTENT_LENGTH, body.len());
@@ -81,11 +84,11 @@ impl GatewayStore {
         &self,
         method: Method,
         location: &Path,
-        range: Option<String>,
+        header: Option<(HeaderName, String)>,
         body: Bytes,
     ) -> Result<Response<Incoming>> {
         let path = format!("objects/{location}");
-        let sent = self.send(method, &path, range, body).await.map_err(failure)?;
+        let sent = self.send(method, &path, header, body).await.map_err(failure)?;
         checked(location, sent).await
     }
 }
@@ -164,6 +167,25 @@ fn meta(location: Path, size: u64, modified: i64) -> ObjectMeta {
     ObjectMeta { location, last_modified, size, e_tag: None, version: None }
 }
 
+/// Whether an object is a segment, which is asked for by column.
+fn is_segment(location: &Path) -> bool {
+    location.as_ref().starts_with("segments/")
+}
+
+/// A segment that came by column.
+async fn whole_segment(location: &Path, sent: Bytes, modified: i64) -> Result<GetResult> {
+    let object = block::offload(move || segment_columns::unpack(&sent)).await;
+    let object = object.map_err(|e| failure(io::Error::new(io::ErrorKind::InvalidData, e)))?;
+    let (len, body) = (object.len() as u64, stream::iter([Ok(object)]).boxed());
+    Ok(GetResult {
+        payload: GetResultPayload::Stream(body),
+        meta: meta(location.clone(), len, modified),
+        range: 0..len,
+        attributes: Attributes::new(),
+        extensions: Default::default(),
+    })
+}
+
 /// Parts of a batch's answer, in the order in which they were asked for.
 struct Parts<S> {
     frames: S,
@@ -225,7 +247,7 @@ impl GatewayStore {
             return Ok(Bytes::new());
         }
         let header = format!("bytes={}-{}", range.start, range.end - 1);
-        let answer = self.ask(Method::GET, location, Some(header), Bytes::new()).await?;
+        let answer = self.ask(Method::GET, location, Some((RANGE, header)), Bytes::new()).await?;
         read(answer.into_body(), range.end - range.start).await.map_err(failure)
     }
 
@@ -314,15 +336,19 @@ impl ObjectStore for GatewayStore {
             return Err(Error::NotSupported { source: "a gateway knows no conditions".into() });
         }
         let (header, bound) = match &options.range {
+            None if is_segment(location) && !options.head => {
+                (Some((ACCEPT_ENCODING, CODING.to_owned())), None)
+            }
             None => (None, None),
             Some(GetRange::Bounded(range)) if range.is_empty() => {
                 let source = "the range is empty".into();
                 return Err(Error::Generic { store: STORE, source });
             }
-            Some(GetRange::Bounded(range)) => {
-                (Some(format!("bytes={}-{}", range.start, range.end - 1)), Some(range.clone()))
-            }
-            Some(GetRange::Offset(start)) => (Some(format!("bytes={start}-")), None),
+            Some(GetRange::Bounded(range)) => (
+                Some((RANGE, format!("bytes={}-{}", range.start, range.end - 1))),
+                Some(range.clone()),
+            ),
+            Some(GetRange::Offset(start)) => (Some((RANGE, format!("bytes={start}-"))), None),
             Some(GetRange::Suffix(_)) => {
                 let source = "a gateway knows no ranges from the end".into();
                 return Err(Error::NotSupported { source });
@@ -335,6 +361,10 @@ impl ObjectStore for GatewayStore {
         let len =
             len.ok_or_else(|| failure(io::Error::other("an answer does not say how long it is")))?;
         let modified = number(answer.headers(), MODIFIED).unwrap_or(0);
+        if answer.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding == CODING) {
+            let sent = read(answer.into_body(), segment_columns::MAX_LEN).await.map_err(failure)?;
+            return whole_segment(location, sent, modified).await;
+        }
         let start = match &options.range {
             Some(GetRange::Offset(start)) => *start,
             Some(GetRange::Bounded(range)) => range.start,

@@ -8,16 +8,20 @@ use super::reply::{ReplyBody, content, slices};
 use crate::wire::{
     ABSENT, About, BatchPart, MODIFIED, MOST_BYTES, ObjectKey, VERSION, parse_range,
 };
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, offload};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue,
+    RANGE,
+};
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use store::segment_columns::{self, CODING};
 use tokio::task::JoinSet;
 
 /// What is sent as bytes.
@@ -175,7 +179,23 @@ pub(crate) async fn object(
     let read = read.map_err(backend_error)?;
     let meta = read.meta.clone();
     let bytes = read.bytes().await.map_err(backend_error)?;
+    if let Some(columns) = by_column(key, headers, &bytes).await? {
+        let meta = ObjectMeta { size: columns.len() as u64, ..meta };
+        let mut answer = described(content(BYTES, columns, progress, Some(turn)), &meta);
+        answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(CODING));
+        return Ok(answer);
+    }
     Ok(described(content(BYTES, bytes, progress, Some(turn)), &meta))
+}
+
+/// A segment by column, for a client that takes it so; `None` when it does not, or it would not be shorter.
+async fn by_column(key: &ObjectKey, headers: &HeaderMap, object: &Bytes) -> Result<Option<Bytes>> {
+    let taken = headers.get_all(ACCEPT_ENCODING).iter().any(|value| value == CODING);
+    if !taken || !matches!(key, ObjectKey::Segment(_)) {
+        return Ok(None);
+    }
+    let object = object.clone();
+    offload(move || Ok(segment_columns::pack(&object).map(Bytes::from))).await
 }
 
 async fn gateway_memory(client: &Client, turn: &mut RequestPermit, bytes: u64) -> Result<()> {
