@@ -1,13 +1,13 @@
-//! Checking what clients bring: that takes processor time, on a thread that cannot be stopped. Who goes away
-//! meanwhile keeps what it uses until the check has ended, or it could begin as many as it likes.
+//! Checking what clients bring, and packing what they read: that takes processor time, on a thread that cannot be
+//! stopped. Who goes away meanwhile keeps what it uses until the check has ended, or it could begin as many as it likes.
 
 use super::limits::{ClientUsage, RequestPermit};
 use block::{Result, offload};
 use std::num::NonZero;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The checks of all clients: as many at the same time as there are processors.
+/// The checks and packings of all clients: as many at the same time as there are processors.
 pub(crate) struct ContentChecks(Arc<Semaphore>);
 
 impl ContentChecks {
@@ -27,13 +27,35 @@ impl ContentChecks {
         check: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<(T, RequestPermit)> {
         let places = usage.checking(&self.0).await?;
-        offload(move || {
-            let checked = check();
-            drop(places);
-            Ok((checked?, turn))
-        })
-        .await
+        worked(places, turn, check).await
     }
+
+    /// The same for packing something that is sent.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub(crate) async fn pack<T: Send + 'static>(
+        &self,
+        usage: &ClientUsage,
+        turn: RequestPermit,
+        pack: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<(T, RequestPermit)> {
+        let places = usage.packing(&self.0).await?;
+        worked(places, turn, pack).await
+    }
+}
+
+async fn worked<T: Send + 'static>(
+    places: [OwnedSemaphorePermit; 2],
+    turn: RequestPermit,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<(T, RequestPermit)> {
+    offload(move || {
+        let done = work();
+        drop(places);
+        Ok((done?, turn))
+    })
+    .await
 }
 
 #[cfg(test)]

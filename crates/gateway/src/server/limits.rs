@@ -49,6 +49,8 @@ pub struct ClientUsage {
     memory: Arc<Semaphore>,
     /// One: others have their turn between two of its checks.
     checks: Arc<Semaphore>,
+    /// One: the same for segments that are packed.
+    packings: Arc<Semaphore>,
     bucket: Mutex<TokenBucket>,
 }
 
@@ -71,6 +73,7 @@ impl ClientUsage {
             requests: Arc::new(Semaphore::new(limits.requests)),
             memory: Arc::new(Semaphore::new((limits.bytes >> 10) as usize)),
             checks: Arc::new(Semaphore::new(1)),
+            packings: Arc::new(Semaphore::new(1)),
             bucket: Mutex::new(TokenBucket { tokens: burst(&limits), filled: Instant::now() }),
         }
     }
@@ -123,7 +126,23 @@ impl ClientUsage {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when others do not end.
     pub(crate) async fn checking(&self, all: &Arc<Semaphore>) -> Result<[OwnedSemaphorePermit; 2]> {
-        let own = self.within(Arc::clone(&self.checks).acquire_owned()).await?;
+        self.places(&self.checks, all).await
+    }
+
+    /// The same to pack something that is sent: a client that brings packs can read meanwhile.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when others do not end.
+    pub(crate) async fn packing(&self, all: &Arc<Semaphore>) -> Result<[OwnedSemaphorePermit; 2]> {
+        self.places(&self.packings, all).await
+    }
+
+    async fn places(
+        &self,
+        own: &Arc<Semaphore>,
+        all: &Arc<Semaphore>,
+    ) -> Result<[OwnedSemaphorePermit; 2]> {
+        let own = self.within(Arc::clone(own).acquire_owned()).await?;
         Ok([own, self.within(Arc::clone(all).acquire_owned()).await?])
     }
 

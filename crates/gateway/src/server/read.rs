@@ -8,7 +8,7 @@ use super::reply::{ReplyBody, content, slices};
 use crate::wire::{
     ABSENT, About, BatchPart, MODIFIED, MOST_BYTES, ObjectKey, VERSION, parse_range,
 };
-use block::{Error, ErrorKind, Result, offload};
+use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use hyper::header::{
@@ -179,23 +179,27 @@ pub(crate) async fn object(
     let read = read.map_err(backend_error)?;
     let meta = read.meta.clone();
     let bytes = read.bytes().await.map_err(backend_error)?;
-    if let Some(columns) = by_column(key, headers, &bytes).await? {
-        let meta = ObjectMeta { size: columns.len() as u64, ..meta };
-        let mut answer = described(content(BYTES, columns, progress, Some(turn)), &meta);
-        answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(CODING));
-        return Ok(answer);
+    if !takes_columns(key, headers) {
+        return Ok(described(content(BYTES, bytes, progress, Some(turn)), &meta));
     }
-    Ok(described(content(BYTES, bytes, progress, Some(turn)), &meta))
+    // The columns, and what they are compressed to.
+    client.usage.more_memory(&mut turn, 2 * meta.size).await?;
+    let object = bytes.clone();
+    let pack = move || Ok(segment_columns::pack(&object).map(Bytes::from));
+    let (columns, turn) = gateway.checks().pack(&client.usage, turn, pack).await?;
+    let Some(columns) = columns else {
+        return Ok(described(content(BYTES, bytes, progress, Some(turn)), &meta));
+    };
+    let meta = ObjectMeta { size: columns.len() as u64, ..meta };
+    let mut answer = described(content(BYTES, columns, progress, Some(turn)), &meta);
+    answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(CODING));
+    Ok(answer)
 }
 
-/// A segment by column, for a client that takes it so; `None` when it does not, or it would not be shorter.
-async fn by_column(key: &ObjectKey, headers: &HeaderMap, object: &Bytes) -> Result<Option<Bytes>> {
-    let taken = headers.get_all(ACCEPT_ENCODING).iter().any(|value| value == CODING);
-    if !taken || !matches!(key, ObjectKey::Segment(_)) {
-        return Ok(None);
-    }
-    let object = object.clone();
-    offload(move || Ok(segment_columns::pack(&object).map(Bytes::from))).await
+/// Whether a client takes an object, which is a segment, by column.
+fn takes_columns(key: &ObjectKey, headers: &HeaderMap) -> bool {
+    let mut taken = headers.get_all(ACCEPT_ENCODING).iter();
+    matches!(key, ObjectKey::Segment(_)) && taken.any(|coding| coding == CODING)
 }
 
 async fn gateway_memory(client: &Client, turn: &mut RequestPermit, bytes: u64) -> Result<()> {
