@@ -1,0 +1,111 @@
+//! The scripts of the Debian package, run by themselves on trees that are made for it, as dpkg runs them for a tree
+//! elsewhere (`DPKG_ROOT`). `make test-dist` installs the whole package.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where the package keeps its scripts.
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian").join(name)
+}
+
+/// Makes a file, and the directories above it.
+fn put(root: &Path, path: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "x").unwrap();
+}
+
+/// What `purge` says on standard error of a home with what an idle server leaves, and `more`.
+fn purged(root: &Path, more: &[&str]) -> String {
+    let idle = [
+        "sojourn.toml",
+        "lock",
+        "audit.log",
+        "audit.log.1",
+        "tokens.json",
+        "disks/.reserve",
+        "disks/.server",
+        "disks/.server-place",
+        "store/store.json",
+        "store/reserve#0",
+        "store/servers/d8e70a2988b96f5bc7ef72ee4292e65e",
+        "indexes/key",
+    ];
+    for file in idle {
+        put(root, &format!("var/lib/sojourn/{file}"));
+    }
+    for file in more {
+        put(root, &format!("var/lib/{file}"));
+    }
+    let out = run("postrm", root, "purge", None);
+    assert!(out.status.success(), "{out:?}");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+fn run(name: &str, root: &Path, argument: &str, first_in_path: Option<&Path>) -> Output {
+    let mut path = std::env::var("PATH").unwrap();
+    if let Some(dir) = first_in_path {
+        path = format!("{}:{path}", dir.display());
+    }
+    let mut sh = Command::new("sh");
+    sh.arg(script(name)).arg(argument).env("DPKG_ROOT", root).env("PATH", path);
+    sh.output().unwrap()
+}
+
+#[test]
+fn purging_deletes_what_nobody_misses() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("var/lib/sojourn-attached")).unwrap();
+    assert_eq!(purged(dir.path(), &[]), "");
+    assert_eq!(fs::read_dir(dir.path().join("var/lib")).unwrap().count(), 0);
+    let out = run("postrm", dir.path(), "purge", None);
+    assert!(out.status.success(), "twice: {out:?}");
+}
+
+#[test]
+fn purging_keeps_whatever_may_be_missed() {
+    for missed in [
+        "sojourn/disks/alice/map.log",
+        "sojourn/store/packs/0a/0a1b",
+        "sojourn/images/packs/0a/0a1b",
+        "sojourn/machines/box/pending/memory",
+        "sojourn/attached/lab-0a1b2c3d/disks/alice/map.log",
+        "sojourn/tls/ca-key.pem",
+        "sojourn/store.key",
+        "sojourn-attached/lab-0a1b2c3d/disks/alice/map.log",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let said = purged(dir.path(), &[missed]);
+        assert!(said.contains(&format!("such as /var/lib/{missed}; delete it")), "{said}");
+        assert!(dir.path().join("var/lib").join(missed).exists(), "{missed}");
+        let own = missed.starts_with("sojourn/");
+        assert_eq!(dir.path().join("var/lib/sojourn/sojourn.toml").exists(), own, "{missed}");
+    }
+}
+
+#[test]
+fn only_removal_stops_what_the_package_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, bin) = (dir.path(), dir.path().join("bin"));
+    fs::create_dir_all(root.join("run/systemd/system")).unwrap();
+    let wants = root.join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    symlink("/nowhere", wants.join("sojourn-attach-system@lab-0a1b2c3d.service")).unwrap();
+    put(root, "bin/systemctl");
+    fs::write(bin.join("systemctl"), "#!/bin/sh\necho \"$@\"\n").unwrap();
+    fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let orders = |argument| {
+        let out = run("prerm", root, argument, Some(&bin));
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(orders("upgrade"), "");
+    let removed = orders("remove");
+    assert!(removed.contains("--no-reload disable sojourn-attach-system@lab-0a1b2c3d.service\n"));
+    assert!(removed.contains("\nstop sojourn-attach-system@*.service\n"), "{removed}");
+}
