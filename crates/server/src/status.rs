@@ -12,12 +12,11 @@ use super::trouble::TroubleView;
 use super::vhost_user::VhostUserView;
 use block::Result;
 use cache::{Cache, Forecast};
-use engine::api::{DiskReply, DiskRequest};
 use engine::disk_io::DiskIo;
-use engine::verbs;
 use objects::{PieceCounters, RetryCounters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A running server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -239,50 +238,36 @@ impl From<&nbd::Traffic> for TrafficView {
     }
 }
 
-/// The state of a running server now.
+/// The state of a running server now. Nothing is asked of the store, which may be away.
 ///
 /// # Errors
 /// When the disks cannot be listed.
-pub(crate) async fn collect(running: &RunningServer) -> Result<StatusView> {
+pub(crate) async fn collect(running: &Arc<RunningServer>) -> Result<StatusView> {
     let engine = &running.engine;
-    let counters = running.nbd.counters();
-    let open = engine.open.look(disk::Disk::holder);
+    let counters = Arc::new(running.nbd.counters());
+    let open = engine.open.look(|disk| (disk.holder(), disk.info().private_bytes));
     let mut exports: BTreeMap<String, ExportView> = BTreeMap::new();
     for (name, export) in &counters.exports {
         let view = ExportView {
-            name: name.clone(),
             connections: export.connections,
-            client: None,
-            open: false,
-            private_bytes: None,
-            full: None,
-            slow: None,
             traffic: TrafficView::from(&export.traffic),
             latency: latency::by_kind(&export.latencies),
+            ..ExportView::unused(name)
         };
         exports.insert(name.clone(), view);
     }
-    if let DiskReply::Disks(disks) = verbs::perform(engine, DiskRequest::List).await? {
-        for disk in disks {
-            let view = exports.entry(disk.name.clone()).or_insert_with(|| ExportView {
-                name: disk.name.clone(),
-                connections: 0,
-                client: None,
-                open: false,
-                private_bytes: None,
-                full: None,
-                slow: None,
-                traffic: TrafficView::default(),
-                latency: BTreeMap::new(),
-            });
-            view.private_bytes = Some(disk.private_bytes);
-            (view.full, view.slow) = running.troubles.of(&disk.name);
-            if let Some(holder) = open.get(&disk.name) {
-                view.open = true;
-                view.client.clone_from(holder);
-            }
+    for disk in engine.disks.list().await? {
+        let name = &disk.name;
+        let view = exports.entry(name.clone()).or_insert_with(|| ExportView::unused(name));
+        view.private_bytes = Some(disk.private_bytes);
+        (view.full, view.slow) = running.troubles.of(name);
+        if let Some((holder, private_bytes)) = open.get(name) {
+            view.open = true;
+            view.client.clone_from(holder);
+            view.private_bytes = Some(*private_bytes);
         }
     }
+    let head_room = head_room(Arc::clone(running), Arc::clone(&counters)).await?;
     let places = running.places.lock().clone();
     let store = engine.store.counters();
     Ok(StatusView {
@@ -325,9 +310,35 @@ pub(crate) async fn collect(running: &RunningServer) -> Result<StatusView> {
         open_disks: open.len() as u64,
         io: DiskIo::now().to_owned(),
         exports: exports.into_values().collect(),
-        head_room: running.head_room.view(engine, &counters, running.bearable()),
+        head_room,
         clients: clients(&counters),
     })
+}
+
+/// How many more clients it holds. That takes milliseconds when there are thousands: not on a thread that serves.
+async fn head_room(
+    running: Arc<RunningServer>,
+    counters: Arc<nbd::Counters>,
+) -> Result<Option<HeadRoomView>> {
+    let view = move || Ok(running.head_room.view(&running.engine, &counters, running.bearable()));
+    block::offload(view).await
+}
+
+impl ExportView {
+    /// One that no client has used.
+    fn unused(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            connections: 0,
+            client: None,
+            open: false,
+            private_bytes: None,
+            full: None,
+            slow: None,
+            traffic: TrafficView::default(),
+            latency: BTreeMap::new(),
+        }
+    }
 }
 
 impl StatusView {

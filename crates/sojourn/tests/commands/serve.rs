@@ -154,6 +154,23 @@ fn metrics_health_and_status_are_told_over_http() {
 }
 
 #[test]
+fn status_and_metrics_ask_nothing_of_the_store() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let server = lab.serve(&["--nbd", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    let address = lab.json("status")["http"].as_str().unwrap().to_owned();
+    // No name of it can be listed any more.
+    let refs = lab.home().join("store/refs");
+    std::fs::rename(&refs, lab.home().join("refs-away")).unwrap();
+    std::os::unix::fs::symlink("refs", &refs).unwrap();
+    lab.line("disk list").fails(6, &["refs"]);
+    assert_eq!(lab.json("status")["exports"][0]["name"], "alice");
+    assert_eq!(lab.json("status")["exports"][0]["private_bytes"], 0);
+    assert!(http(&address, "/metrics").contains("sojourn_private_bytes{export=\"alice\"} 0"));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
 fn head_room_is_told_once_enough_was_asked() {
     let (lab, _) = Lab::with_image();
     let server = lab.serve(&["--http", "127.0.0.1:0"]);
