@@ -1,9 +1,10 @@
-//! The homes of attached disks: one for each store, in `attached/` of the user's own home.
+//! The homes of attached disks: one for each store, in `attached/` of the user's own home. Root's own home is the
+//! package's server's by default, of which systemd makes all the server's user's: what root attached lies beside it.
 
 use block::{ByteSize, Error, Result};
 use engine::config::attached;
 use engine::config::{Config, Pieces, Tls};
-use engine::{Home, devices};
+use engine::{Home, devices, home};
 use gateway::GatewayUrl;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
@@ -101,7 +102,25 @@ pub enum Preparation {
 
 /// The directory of all homes of attached disks.
 fn above(own: &Home) -> PathBuf {
-    own.dir().join("attached")
+    match own.dir() == Path::new(home::ROOT_HOME) && rustix::process::geteuid().is_root() {
+        true => beside(own.dir()),
+        false => own.dir().join("attached"),
+    }
+}
+
+/// That of root beside a home, or the one in it that an earlier version made.
+fn beside(own: &Path) -> PathBuf {
+    let within = own.join("attached");
+    match within.is_dir() {
+        true => within,
+        false => own.with_file_name("sojourn-attached"),
+    }
+}
+
+/// The user and the group whose home `own` is, when root works on attached disks as that user: where they lie in it,
+/// as [`Home::other_owner`] has it, and nobody where they lie beside it.
+pub fn other_owner(own: &Home) -> Option<(u32, u32)> {
+    own.other_owner().filter(|_| above(own).starts_with(own.dir()))
 }
 
 /// The home for the disks of a store, which may not be there yet.
@@ -262,6 +281,24 @@ mod tests {
         assert!(store("store").url.starts_with('/'));
         for bad in ["", "http://host/store", "https://host/store", "https://"] {
             assert_eq!(DistantStore::parse(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_root_attached_lies_beside_the_home_of_the_server_unless_it_lies_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("sojourn");
+        assert_eq!(beside(&own), dir.path().join("sojourn-attached"));
+        std::fs::create_dir_all(own.join("attached")).unwrap();
+        assert_eq!(beside(&own), own.join("attached"));
+        let named = Home::find(Some(dir.path())).unwrap();
+        assert_eq!(above(&named), dir.path().join("attached"), "a home that is named");
+        if rustix::process::geteuid().is_root()
+            && !Path::new(home::ROOT_HOME).join("attached").exists()
+        {
+            let default = Home::find(None).unwrap();
+            assert_eq!(above(&default), Path::new("/var/lib/sojourn-attached"));
+            assert_eq!(other_owner(&default), None);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Attached disks: disks of a distant store that are used on this machine. What is written goes up in
 //! the background, and what they stand on comes down ahead of need.
 //!
-//! There is a home for each store, in `attached/` of the user's own home, and one process for all disks in
-//! it: the server of `sojourn serve`, with a [`Porter`] that carries what is written to the store.
+//! There is a home for each store, in `attached/` of the user's own home or beside root's, and one process for all
+//! disks in it: the server of `sojourn serve`, with a [`Porter`] that carries what is written to the store.
 //!
 //! This crate may know homes, their configuration, open disks and their store. It must not know who serves
 //! a disk, sockets, or how a person asks for any of this. Time is tokio's; nothing here reaches for a clock

@@ -21,6 +21,10 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// The home of root, unless another one is named. It is that of the package's server, whose user systemd makes its
+/// owner.
+pub const ROOT_HOME: &str = "/var/lib/sojourn";
+
 /// The paths of a home.
 #[derive(Debug, Clone)]
 pub struct Home {
@@ -41,7 +45,7 @@ impl Home {
                 ));
             }
             Some(dir) => dir.to_path_buf(),
-            None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/sojourn"),
+            None if rustix::process::geteuid().is_root() => PathBuf::from(ROOT_HOME),
             None => match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
                 Some(home) => PathBuf::from(home).join(".local/share/sojourn"),
                 None => {

@@ -20,12 +20,12 @@ impl Owner {
     /// [`Denied`](ErrorKind::Denied) when the system does not let root become that user.
     pub(crate) fn become_of(cli: &mut Cli) -> Result<Option<Self>> {
         let elsewhere = cli.global.server.is_some();
-        if !Uid::effective().is_root() || elsewhere || !cli.command.works_as_owner() {
+        if !Uid::effective().is_root() || elsewhere {
             return Ok(None);
         }
         // A home that cannot be found is the command's to complain about.
         let Ok(home) = Home::find(cli.global.home.as_deref()) else { return Ok(None) };
-        let Some((user, group)) = home.other_owner() else { return Ok(None) };
+        let Some((user, group)) = cli.command.owner_of(&home) else { return Ok(None) };
         // The default is another one for another user.
         cli.global.home = Some(home.dir().to_owned());
         change(user, group).map_err(|e| {

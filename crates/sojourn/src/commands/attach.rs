@@ -186,6 +186,10 @@ impl Attach {
 
 // Attached disks are the user's own, in a home that is found by this one: root becomes that user.
 impl Runnable for Attach {
+    fn owner_of(&self, home: &Home) -> Option<(u32, u32)> {
+        homes::other_owner(home)
+    }
+
     fn default_log(&self) -> Option<&'static str> {
         if self.is_process() { None } else { Some(COMMAND_LOG) }
     }

@@ -40,6 +40,7 @@ pub(crate) mod vm;
 
 use crate::output::Output;
 use block::Result;
+use engine::Home;
 use runnable::{Described, Invocation, Runnable, Verbs};
 use server::remote::RemoteServer;
 use std::process::ExitCode;
@@ -64,9 +65,11 @@ macro_rules! commands {
                 match self { $(Self::$command(_) => $home,)* }
             }
 
-            /// Whether root carries it out as the home's owner: [`Runnable::works_as_owner`].
-            pub(crate) fn works_as_owner(&self) -> bool {
-                match self { $(Self::$command(arguments) => $home && arguments.0.works_as_owner(),)* }
+            /// The user and the group as whom root carries it out on a home, if not as root: [`Runnable::owner_of`].
+            pub(crate) fn owner_of(&self, home: &Home) -> Option<(u32, u32)> {
+                match self {
+                    $(Self::$command(arguments) => $home.then(|| arguments.0.owner_of(home)).flatten(),)*
+                }
             }
 
             /// What it logs without `--log`: [`Runnable::default_log`].

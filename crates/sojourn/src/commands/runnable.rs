@@ -41,6 +41,11 @@ pub(crate) trait Runnable {
         true
     }
 
+    /// The user and the group as whom root carries it out on a home, if not as root.
+    fn owner_of(&self, home: &Home) -> Option<(u32, u32)> {
+        home.other_owner().filter(|_| self.works_as_owner())
+    }
+
     /// What it logs without `--log`; `None` when it starts logging itself.
     fn default_log(&self) -> Option<&'static str> {
         Some(COMMAND_LOG)
@@ -102,6 +107,10 @@ pub(crate) struct Verbs<T: Subcommand> {
 impl<T: Subcommand + Runnable> Runnable for Verbs<T> {
     fn works_as_owner(&self) -> bool {
         self.verb.works_as_owner()
+    }
+
+    fn owner_of(&self, home: &Home) -> Option<(u32, u32)> {
+        self.verb.owner_of(home)
     }
 
     fn default_log(&self) -> Option<&'static str> {

@@ -34,6 +34,10 @@ pub(crate) struct Detach {
 }
 
 impl Runnable for Detach {
+    fn owner_of(&self, home: &Home) -> Option<(u32, u32)> {
+        homes::other_owner(home)
+    }
+
     fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
         finish(run(self, &invocation.home()?, invocation.output))
     }
