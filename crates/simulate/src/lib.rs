@@ -21,7 +21,6 @@
 //! | [`server`] | a whole server under the load of a trace: its caches, its loads, its queues, event by event |
 //! | [`budget`] | how to divide memory between server and clients, and into which blocks |
 
-mod bases;
 pub mod budget;
 pub mod chunks;
 mod client;

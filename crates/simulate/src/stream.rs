@@ -1,6 +1,5 @@
 //! A trace as a server's cache sees it: references to blocks with dense ids.
 
-use crate::bases::Bases;
 use crate::chunks::{BLOCK_BITS, Chunks};
 use crate::client::{self, Clients};
 use crate::options::{ReferenceOptions, Sharing};
@@ -8,7 +7,7 @@ use crate::shards::{Estimate, Shards};
 use crate::table::{self, IdTable, mix};
 use block::{Error, Result};
 use std::collections::HashMap;
-use trace::{Header, Op, Request, Source};
+use trace::{Bases, Header, Op, Request, Source};
 
 /// The bit of a reference that says that it is a write.
 const WRITE: u32 = 1 << 31;

@@ -10,7 +10,7 @@ use simulate::{
     TuningQuestion, run, run_sizes, tune, whole,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
-use trace::{Header, Memory, Op, Request, TraceDisk};
+use trace::{Header, Memory, Op, Request, Sample, Source, TraceDisk};
 
 /// Ids that are dense in order of their first appearance.
 fn dense(keys: Vec<u32>) -> ReferenceStream {
@@ -343,6 +343,45 @@ fn a_read_of_a_recording_is_a_look_up_in_each_chunk_that_it_touches() {
     assert_eq!((stream.block, stream.requests), (120 << 10, 6));
     let wrong = ReferenceOptions { writes: true, ..options };
     assert!(ReferenceStream::read(&mut Memory::new(Header::default(), vec![]), &wrong).is_err());
+}
+
+#[test]
+fn a_sample_of_a_recording_gives_nearly_the_hit_ratio_of_all() {
+    let mut state = 7u64;
+    let mut random = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    // Twenty disks of one image of 8 GiB, all of which read one of ten pieces of 64 KiB far more often than others.
+    let pieces = 1u32 << 17;
+    let disks = (0..20).map(|_| TraceDisk { base: "debian:1".into(), ..TraceDisk::default() });
+    let header = Header { disks: disks.collect(), ..Header::default() };
+    let mut piece = || {
+        let among = if random() < 0.8 { pieces / 10 } else { pieces };
+        (random() * f64::from(among)) as u64 * 7919 % u64::from(pieces)
+    };
+    let request = |at: u32| Request {
+        client: at % 20,
+        disk: at % 20,
+        offset: piece() << 16,
+        length: 16_384,
+        ..Request::default()
+    };
+    let all: Vec<Request> = (0..400_000).map(request).collect();
+    let chunks = Chunks::new(120 << 10, Law { least: 8, mean: 24, most: 64 }).unwrap();
+    let options = ReferenceOptions { chunks: Some(chunks), ..ReferenceOptions::default() };
+    let whole = || Memory::new(header.clone(), all.clone());
+    let hit_ratio = |source: &mut dyn Source, room: u32| {
+        let stream = ReferenceStream::read(source, &options).unwrap();
+        run(SimulatedPolicy::Kind(PolicyKind::Lru), room, &stream, false).hit_ratio()
+    };
+    for room in [8000, 16_000, 32_000] {
+        let exact = hit_ratio(&mut whole(), room);
+        let mut sample = Sample::new(whole(), 8, 1 << 20).unwrap();
+        let sampled = hit_ratio(&mut sample, room / 8);
+        assert!((exact - sampled).abs() < 0.02, "{room} chunks: {exact:.3}, sampled {sampled:.3}");
+    }
 }
 
 /// A load whose hit ratio grows slowly with size: a walk over blocks of very different popularity.

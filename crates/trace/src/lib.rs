@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`request`] | [`Request`], its [`Op`] and [`Flags`] |
 //! | [`header`] | [`Header`], what a trace says of itself |
+//! | [`bases`] | [`Bases`]: which disks were made from the same image |
 //! | [`source`] | [`Source`], requests in batches; [`Memory`] |
 //! | [`create`], [`Writer`] | our own format, written |
 //! | [`format`](mod@format), [`open`](mod@open) | [`Format`]s, and [`open()`] for any of them |
@@ -17,6 +18,7 @@
 //! | [`time_histogram`] | [`TimeHistogram`]: times with their percentiles |
 //! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
+pub mod bases;
 mod bytes;
 pub mod export;
 mod foreign;
@@ -34,6 +36,7 @@ pub mod stats;
 pub mod time_histogram;
 pub mod transform;
 
+pub use bases::Bases;
 pub use export::{ExportOptions, Exported, export, format_for, format_of};
 pub use format::Format;
 pub use header::{Header, TraceDisk};

@@ -3,7 +3,7 @@
 mod places;
 
 use crate::request::PLACES;
-use crate::{Header, Op, Request, Source, TraceDisk};
+use crate::{Bases, Header, Op, Request, Source, TraceDisk};
 use block::{Error, Result};
 use std::ops::Range;
 
@@ -142,7 +142,8 @@ pub(crate) fn mix(mut x: u64) -> u64 {
 
 /// One of `n` places: whatever is kept of a disk is kept always (C. Waldspurger et al., "Efficient
 /// MRC Construction with SHARDS", FAST 2015), so that a cache of 1/n of the size sees what the
-/// cache would have seen. A request keeps the pieces that are chosen, as several requests
+/// cache would have seen. Of disks that were made from the same image the same places are kept: they share blocks. A
+/// request keeps the pieces that are chosen, as several requests
 /// where they are not neighbours; one of `n` flushes is kept.
 pub struct Sample<S> {
     source: S,
@@ -150,6 +151,7 @@ pub struct Sample<S> {
     grain: u64,
     header: Header,
     growth: Option<usize>,
+    bases: Bases,
     pieces: RequestPieces,
     flushes: u64,
 }
@@ -172,6 +174,7 @@ impl<S: Source> Sample<S> {
             grain,
             header,
             growth: None,
+            bases: Bases::default(),
             pieces: RequestPieces::default(),
             flushes: 0,
         };
@@ -189,7 +192,7 @@ impl<S: Source> Sample<S> {
     }
 }
 
-/// Whether a piece of a disk is among the chosen.
+/// Whether a piece of a disk, or of all that share it, is among the chosen.
 fn keeps(n: u64, disk: u32, piece: u64) -> bool {
     mix(piece ^ u64::from(disk).rotate_left(40)).is_multiple_of(n)
 }
@@ -201,7 +204,7 @@ impl<S: Source> Source for Sample<S> {
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         let mut pieces = std::mem::take(&mut self.pieces);
-        let more = pieces.fill(&mut self.source, batch, |request, taken| {
+        let more = pieces.fill(&mut self.source, batch, |header, request, taken| {
             if request.op == Op::Flush {
                 self.flushes += 1;
                 if self.flushes.is_multiple_of(self.n) {
@@ -209,10 +212,12 @@ impl<S: Source> Source for Sample<S> {
                 }
                 return;
             }
+            self.bases.learn(&header.disks);
+            let shared = self.bases.of(request.disk).unwrap_or(request.disk);
             let (mut at, end) = (request.offset, request.end());
             while at < end {
                 let next = (at / self.grain + 1).saturating_mul(self.grain).min(end);
-                if keeps(self.n, request.disk, at / self.grain) {
+                if keeps(self.n, shared, at / self.grain) {
                     let length = (next - at) as u32;
                     match taken.last_mut() {
                         Some(last) if last.end() == at => last.length += length,
@@ -244,7 +249,7 @@ impl RequestPieces {
         &mut self,
         source: &mut impl Source,
         batch: &mut Vec<Request>,
-        mut cut: impl FnMut(Request, &mut Vec<Request>),
+        mut cut: impl FnMut(&Header, Request, &mut Vec<Request>),
     ) -> Result<bool> {
         /// Requests of a batch at most.
         const MOST: usize = 16 << 10;
@@ -254,7 +259,7 @@ impl RequestPieces {
                 batch.push(piece);
             } else if let Some(request) = self.whole.get(self.next) {
                 self.next += 1;
-                cut(*request, &mut self.taken);
+                cut(source.header(), *request, &mut self.taken);
                 self.taken.reverse();
             } else if batch.is_empty() {
                 self.next = 0;

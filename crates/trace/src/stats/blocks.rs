@@ -6,7 +6,7 @@ use super::StatsOptions;
 use super::timeline::Recorder;
 use crate::header::MAX_PARTIES;
 use crate::transform::mix;
-use crate::{Header, Op, Request};
+use crate::{Bases, Header, Op, Request};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -87,16 +87,18 @@ impl Hasher for Multiply {
 
 type BlockKey = (u32, u64);
 
+/// What a disk shares with others of its base; its own number when it has none.
+fn shared_by(bases: &Bases, disk: u32) -> u32 {
+    bases.of(disk).map_or(disk, |first| MAX_PARTIES + first)
+}
+
 /// Follows blocks.
 pub(super) struct BlockTracker {
     options: StatsOptions,
     known: HashMap<BlockKey, Block, BuildHasherDefault<Multiply>>,
     /// Blocks whose hash has this many leading zeroes are followed.
     zeroes: u32,
-    /// What a disk shares with others of its base; its own number when it has none.
-    bases: Vec<u32>,
-    /// The first disk of a base.
-    first_of: HashMap<String, u32>,
+    bases: Bases,
     uses: u64,
     references: [u64; 2],
     distances: [[u64; 2]; 65],
@@ -110,8 +112,7 @@ impl BlockTracker {
             options,
             known: HashMap::default(),
             zeroes: 0,
-            bases: Vec::new(),
-            first_of: HashMap::new(),
+            bases: Bases::default(),
             uses: 0,
             references: [0; 2],
             distances: [[0; 2]; 65],
@@ -122,14 +123,7 @@ impl BlockTracker {
 
     /// Takes note of disks that the header names by now.
     pub(super) fn learn(&mut self, header: &Header) {
-        for number in self.bases.len()..header.disks.len() {
-            let own = number as u32;
-            let base = &header.disks[number].base;
-            self.bases.push(match base.as_str() {
-                "" => own,
-                base => MAX_PARTIES + *self.first_of.entry(base.to_owned()).or_insert(own),
-            });
-        }
+        self.bases.learn(&header.disks);
     }
 
     pub(super) fn add(&mut self, request: &Request, timeline: &mut Recorder) {
@@ -143,7 +137,7 @@ impl BlockTracker {
             self.uses += 1;
             self.references[usize::from(write)] += 1;
             let own = (request.disk, block);
-            let base = self.bases.get(request.disk as usize).copied().unwrap_or(request.disk);
+            let base = shared_by(&self.bases, request.disk);
             let shared = (base, block);
             // Sampled by the block and what is shared of it, so that both lives are followed.
             if self.zeroes > 0 {
@@ -201,7 +195,7 @@ impl BlockTracker {
         self.zeroes += 1;
         let (zeroes, bases) = (self.zeroes, &self.bases);
         self.known.retain(|(disk, block), _| {
-            let base = bases.get(*disk as usize).copied().unwrap_or(*disk);
+            let base = shared_by(bases, *disk);
             mix(block ^ u64::from(base).rotate_left(40)).leading_zeros() >= zeroes
         });
     }

@@ -189,6 +189,23 @@ fn about_one_place_of_n_is_in_a_sample() {
 }
 
 #[test]
+fn disks_of_one_image_keep_the_same_places() {
+    let request = |i: u64| Request {
+        disk: (i % 2) as u32,
+        offset: i / 2 * PIECE,
+        length: PIECE as u32,
+        ..Request::default()
+    };
+    let all: Vec<Request> = (0..6400).map(request).collect();
+    let (_, some) = drain(Sample::new(memory(&all), 8, PIECE).unwrap());
+    let of = |disk: u32| -> Vec<u64> {
+        some.iter().filter(|r| r.disk == disk).map(|r| r.offset).collect()
+    };
+    assert!(of(0).len() > 300);
+    assert_eq!(of(0), of(1));
+}
+
+#[test]
 fn pieces_of_huge_requests_are_held_one_request_at_a_time() {
     let huge = Request { length: u32::MAX, ..Request::default() };
     let requests = vec![huge; 4096];

@@ -5,16 +5,17 @@ use crate::commands::image::target::exists;
 use crate::lists::{Numbers, spoken};
 use crate::output::{Output, visible};
 use crate::progress::Bar;
-use block::{ByteSize, Error, Result};
+use block::{BLOCK, ByteSize, Error, Result};
 use engine::config::time::duration;
 use serde::Serialize;
 use server::descriptors;
 use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
+use store::chunker::MAX_CHUNK;
 use trace::{
-    Anonymous, ExportOptions, Exported, Format, MergeOptions, Merged, Op, PeekedSource, Selection,
-    ShuffledPlaces, Source, format_for,
+    Anonymous, ExportOptions, Exported, Format, Header, MergeOptions, Merged, Op, PeekedSource,
+    Selection, ShuffledPlaces, Source, format_for,
 };
 
 /// A sample of fewer requests says little.
@@ -226,8 +227,9 @@ pub(super) fn cut(args: &CutArgs, output: Output) -> Result<()> {
 Examples:
   sojourn trace sample huge.sjt small.sjt --one-in 64
 
-Places are chosen by hash, so that a block is in the sample always or never. A cache of one 64th
-of the size sees in it about the hit ratio that the whole cache sees in the whole trace.")]
+Places are chosen by hash, so that a block is in the sample always or never, and on all disks that
+were made from the same image. A cache of one 64th of the size sees in it about the hit ratio that
+the whole cache sees in the whole trace.")]
 pub(crate) struct SampleArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
@@ -238,15 +240,24 @@ pub(crate) struct SampleArgs {
     /// Keep one place of so many
     #[arg(long, value_name = "N")]
     one_in: u64,
-    /// The size of a place
-    #[arg(long, value_name = "SIZE", default_value = "4K")]
-    place: ByteSize,
+    /// The size of a place; 4K unless given, 1M where disks were made from images
+    #[arg(long, value_name = "SIZE")]
+    place: Option<ByteSize>,
+}
+
+/// The size of a place where nobody says it. What is made from an image is cached by the chunk, and a chunk that a
+/// place has a part of is in the sample: the longer the place, the fewer of those.
+fn usual_place(header: &Header) -> ByteSize {
+    let is_chunked = header.disks.iter().any(|disk| !disk.base.is_empty());
+    ByteSize(if is_chunked { 4 * u64::from(MAX_CHUNK) } else { BLOCK })
 }
 
 pub(super) fn sample(args: &SampleArgs, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
-    let source = args.reading.open(&args.trace)?;
-    let mut sample = PeekedSource::new(trace::Sample::new(source, args.one_in, args.place.0)?);
+    // Our own format says what disks were made from with the first batch.
+    let source = PeekedSource::new(args.reading.open(&args.trace)?);
+    let place = args.place.unwrap_or_else(|| usual_place(source.header()));
+    let mut sample = PeekedSource::new(trace::Sample::new(source, args.one_in, place.0)?);
     if sample.is_empty() {
         return Err(Error::invalid(format!(
             "{}: a sample of one place in {} is empty; give a smaller --one-in",

@@ -1,11 +1,11 @@
 //! Which disks share their blocks, as the trace tells: those that were made from the same image.
 
+use crate::TraceDisk;
 use std::collections::HashMap;
-use trace::TraceDisk;
 
 /// The disks of a trace by what they were made from.
 #[derive(Debug, Default)]
-pub(crate) struct Bases {
+pub struct Bases {
     /// For each disk the first one of the same base; `None` for one without.
     first: Vec<Option<u32>>,
     by_base: HashMap<String, u32>,
@@ -13,7 +13,7 @@ pub(crate) struct Bases {
 
 impl Bases {
     /// Takes note of the disks that are new in the list of a header, which only grows.
-    pub(crate) fn learn(&mut self, disks: &[TraceDisk]) {
+    pub fn learn(&mut self, disks: &[TraceDisk]) {
         for disk in disks.iter().skip(self.first.len()) {
             let number = self.first.len() as u32;
             let first = (!disk.base.is_empty())
@@ -24,12 +24,12 @@ impl Bases {
 
     /// The first disk that was made from what this one was made from; `None` where the trace does not
     /// tell.
-    pub(crate) fn of(&self, disk: u32) -> Option<u32> {
+    pub fn of(&self, disk: u32) -> Option<u32> {
         self.first.get(disk as usize).copied().flatten()
     }
 
     /// Whether any disk has a base.
-    pub(crate) fn are_known(&self) -> bool {
+    pub fn are_known(&self) -> bool {
         !self.by_base.is_empty()
     }
 }
