@@ -5,6 +5,7 @@ mod places;
 use crate::request::PLACES;
 use crate::{Bases, Header, Op, Request, Source, TraceDisk};
 use block::{Error, Result};
+use std::collections::HashMap;
 use std::ops::Range;
 
 pub use places::ShuffledPlaces;
@@ -275,7 +276,8 @@ impl RequestPieces {
 }
 
 /// A trace that says less of where it comes from: names and notes go, and places where that is wanted, so
-/// that what is where cannot be told.
+/// that what is where cannot be told. Which disks were made from the same image stays: without it, caches of the
+/// trace could not be simulated.
 pub struct Anonymous<S> {
     source: S,
     places: Option<ShuffledPlaces>,
@@ -298,6 +300,12 @@ impl<S: Source> Anonymous<S> {
             return;
         }
         let numbered = |what: &str, n: usize| format!("{what}{n}");
+        let mut images = HashMap::new();
+        let mut base = |base: &str| {
+            let next = images.len();
+            let number = (!base.is_empty()).then(|| *images.entry(base.to_owned()).or_insert(next));
+            number.map_or_else(String::new, |number| numbered("image", number))
+        };
         self.header = Header {
             clients: (0..header.clients.len()).map(|n| numbered("client", n)).collect(),
             disks: (0..header.disks.len())
@@ -305,7 +313,7 @@ impl<S: Source> Anonymous<S> {
                     name: numbered("disk", n),
                     // What was moved may lie beyond the end of the disk.
                     size: if self.places.is_some() { 0 } else { header.disks[n].size },
-                    base: String::new(),
+                    base: base(&header.disks[n].base),
                 })
                 .collect(),
             notes: "anonymized".to_owned(),

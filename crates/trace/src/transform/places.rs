@@ -4,7 +4,7 @@
 //! that every request stays whole.
 
 use super::mix;
-use crate::{Op, Request, Source};
+use crate::{Bases, Op, Request, Source};
 use block::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -23,11 +23,13 @@ struct ExtentRun {
 }
 
 /// The places that a trace touches, and where each goes: the runs of a disk stand behind each other in a
-/// random order, so that the whole is never larger than before.
+/// random order, so that the whole is never larger than before. Disks that were made from the same image share blocks:
+/// what any of them touches moves alike on all.
 #[derive(Debug, Default)]
 pub struct ShuffledPlaces {
-    /// By disk and first extent. No two of them share an extent.
+    /// By disk, the first one of its base, and first extent. No two of them share an extent.
     runs: BTreeMap<(u32, u64), ExtentRun>,
+    bases: Bases,
 }
 
 impl ShuffledPlaces {
@@ -39,6 +41,7 @@ impl ShuffledPlaces {
     pub fn of(source: &mut dyn Source, key: u64) -> Result<Self> {
         let (mut places, mut batch) = (Self::default(), Vec::new());
         while source.read(&mut batch)? {
+            places.bases.learn(&source.header().disks);
             batch.iter().filter(|request| request.op != Op::Flush).for_each(|r| places.join(r));
             if places.runs.len() > MOST_RUNS {
                 return Err(Error::invalid(format!(
@@ -51,6 +54,11 @@ impl ShuffledPlaces {
         Ok(places)
     }
 
+    /// The first disk of those that share blocks with this one.
+    fn sharing(&self, disk: u32) -> u32 {
+        self.bases.of(disk).unwrap_or(disk)
+    }
+
     /// The run that begins at or before an extent, and is the last of those.
     fn before(&self, disk: u32, extent: u64) -> Option<(u64, ExtentRun)> {
         let (of, run) = self.runs.range((disk, 0)..=(disk, extent)).next_back()?;
@@ -59,18 +67,18 @@ impl ShuffledPlaces {
 
     /// Makes one run of all extents that a request touches, and of the runs that these are in.
     fn join(&mut self, request: &Request) {
-        let (mut first, mut last) = extents(request);
-        if self.before(request.disk, first).is_some_and(|(_, run)| run.last >= last) {
+        let (disk, (mut first, mut last)) = (self.sharing(request.disk), extents(request));
+        if self.before(disk, first).is_some_and(|(_, run)| run.last >= last) {
             return;
         }
-        while let Some((start, run)) = self.before(request.disk, last) {
+        while let Some((start, run)) = self.before(disk, last) {
             if run.last < first {
                 break;
             }
             (first, last) = (first.min(start), last.max(run.last));
-            self.runs.remove(&(request.disk, start));
+            self.runs.remove(&(disk, start));
         }
-        self.runs.insert((request.disk, first), ExtentRun { last, moved_to: 0 });
+        self.runs.insert((disk, first), ExtentRun { last, moved_to: 0 });
     }
 
     fn shuffle(&mut self, key: u64) {
@@ -90,7 +98,8 @@ impl ShuffledPlaces {
     /// Where a request goes; `None` for one that was not there when the places were looked for.
     pub(super) fn moved(&self, request: &Request) -> Option<u64> {
         let (first, last) = extents(request);
-        let (start, run) = self.before(request.disk, first).filter(|(_, run)| run.last >= last)?;
+        let disk = self.sharing(request.disk);
+        let (start, run) = self.before(disk, first).filter(|(_, run)| run.last >= last)?;
         Some((run.moved_to + first - start) * EXTENT + request.offset % EXTENT)
     }
 }

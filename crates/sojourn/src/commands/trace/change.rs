@@ -341,9 +341,10 @@ Examples:
   sojourn trace anonymize ours.sjt public.sjt
   sojourn trace anonymize ours.sjt public.sjt --places
 
-Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB
-of a disk, with those that a request joins to it, is moved to another place by a random key that is
-not kept. For that the trace is read twice, so that it must be a file.")]
+Names of clients, disks and images go, and notes; which disks were made from the same image stays.
+With --places what lies where goes, too: each MiB of a disk, with those that a request joins to it,
+is moved to another place by a random key that is not kept, and alike on all disks of an image. For
+that the trace is read twice, so that it must be a file.")]
 pub(crate) struct AnonymizeArgs {
     /// The trace; - is the standard input
     trace: PathBuf,
