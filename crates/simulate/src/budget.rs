@@ -9,7 +9,7 @@
 //! largest block; each cache is an `n`th as large.
 
 use crate::client::CachingClient;
-use crate::options::ReferenceOptions;
+use crate::options::{ReferenceOptions, Sharing};
 use crate::stream::{Builder, ReferenceStream};
 use crate::table::mix;
 use crate::tune::{candidates, mean};
@@ -17,7 +17,7 @@ use block::{Error, Result};
 use cache::PolicyKind;
 use serde::Serialize;
 use std::collections::HashMap;
-use trace::{Header, Op, Request, Source};
+use trace::{Bases, Header, Op, Request, Source};
 
 /// The fewest blocks of a client's miniature cache.
 const FEWEST_OF_CLIENT: u64 = 4;
@@ -121,6 +121,15 @@ struct SampledRequest {
 struct SampledLoad {
     stream: ReferenceStream,
     parts: Vec<SampledRequest>,
+    /// By id, whether it is of a disk that was made from an image, and was written: then it is read from the disk's own
+    /// file, which no cache of the server's stands before. Empty where such blocks are cached, too.
+    private: Vec<bool>,
+}
+
+impl SampledLoad {
+    fn is_private(&self, id: u64) -> bool {
+        self.private.get(id as usize).copied().unwrap_or(false)
+    }
 }
 
 /// What was counted of a sample.
@@ -233,6 +242,8 @@ impl Budget {
             one_in: 1,
             ..self.options.clone()
         };
+        let mut bases = Bases::default();
+        bases.learn(&samples.header.disks);
         let load = |requests: &Vec<Request>| {
             let mut builder = Builder::new(&options)?;
             builder.learn(&samples.header);
@@ -247,9 +258,34 @@ impl Budget {
                     read: request.op == Op::Read,
                 });
             }
-            Ok(SampledLoad { stream: builder.finish(), parts })
+            let stream = builder.finish();
+            let private = self.private(&stream, requests, &parts, &bases);
+            Ok(SampledLoad { stream, parts, private })
         };
         samples.requests.iter().map(load).collect()
+    }
+
+    /// [`SampledLoad::private`] of a stream that these requests became.
+    fn private(
+        &self,
+        stream: &ReferenceStream,
+        requests: &[Request],
+        parts: &[SampledRequest],
+        bases: &Bases,
+    ) -> Vec<bool> {
+        if self.options.writes || self.options.sharing != Sharing::Base || !bases.are_known() {
+            return Vec::new();
+        }
+        let mut private = vec![false; stream.blocks() as usize];
+        let mut from = 0;
+        for (request, part) in requests.iter().zip(parts) {
+            for reference in &stream.packed()[from..part.end as usize] {
+                let (id, written) = ReferenceStream::unpack(*reference);
+                private[id as usize] |= written && bases.of(request.disk).is_some();
+            }
+            from = part.end as usize;
+        }
+        private
     }
 
     /// What each of these policies makes of a share.
@@ -325,7 +361,7 @@ impl Budget {
                     continue;
                 }
                 lacks += 1;
-                if part.read || self.options.writes {
+                if (part.read || self.options.writes) && !load.is_private(id) {
                     fetched += u64::from(!server.access(id).unwrap_or(false));
                 }
             }

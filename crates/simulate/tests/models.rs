@@ -471,6 +471,28 @@ fn memory_goes_to_the_clients_only_when_all_they_share_fits_beside() {
 }
 
 #[test]
+fn what_a_disk_wrote_itself_is_read_without_the_server_s_cache() {
+    // Each block is written, and read again and again: far more than the memory holds.
+    let blocks = 4096;
+    let request = |at: u64| Request {
+        op: if at < blocks { Op::Write } else { Op::Read },
+        offset: at % blocks * 65_536,
+        length: 65_536,
+        ..Request::default()
+    };
+    let load = |base: &str| {
+        let disk = TraceDisk { base: base.to_owned(), ..TraceDisk::default() };
+        let header = Header { disks: vec![disk], ..Header::default() };
+        Memory::new(header, (0..blocks * 5).map(request).collect())
+    };
+    let own = budget(24 << 20).spend(&mut load("debian:1")).unwrap();
+    let trip = 1e-3 + 65_536.0 / 1e9;
+    assert!((own.plain.seconds - trip).abs() < 1e-9, "{:?}", own.plain);
+    let fetched = budget(24 << 20).spend(&mut load("")).unwrap();
+    assert!(fetched.plain.seconds > 10e-3, "{:?}", fetched.plain);
+}
+
+#[test]
 fn small_blocks_are_chosen_where_little_of_a_large_one_is_read() {
     let request =
         |at: u64| Request { offset: at * 7919 % 3000 * 65_536, length: 4096, ..Request::default() };
