@@ -10,6 +10,7 @@ use block::{Error, Result};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How to write a trace.
@@ -137,19 +138,24 @@ pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> 
         return write(source, Box::new(file), path, options);
     }
     let partial = Partial::beside(path)?;
-    let file = partial.create().map_err(failed)?;
+    let file = partial.file.try_clone().map_err(failed)?;
     let done = match writer {
         FormatWriter::File(write) => write(source, &file, path, options.unit)?,
         _ => write(source, packing.sink(file).map_err(failed)?, path, options)?,
     };
-    partial.finish().map_err(failed)?;
+    partial.finish()?;
     Ok(done)
 }
 
-/// A file that is written beside the one that it then replaces; it goes when it does not.
+/// Exports to one file at a time.
+const MOST_PARTIAL: u32 = 1000;
+
+/// A file that is written beside the one that it then replaces; it goes when it does not. It is locked: an export that
+/// was killed leaves it unlocked, for the next one to remove.
 struct Partial {
     path: PathBuf,
     target: PathBuf,
+    file: File,
 }
 
 impl Partial {
@@ -159,22 +165,54 @@ impl Partial {
         let Some(name) = target.file_name() else {
             return Err(Error::invalid(format!("{} is not a file's name", path.display())));
         };
-        let mut partial = OsString::from(".");
-        partial.push(name);
-        partial.push(".partial");
-        Ok(Self { path: target.with_file_name(partial), target })
+        let failed = |e| Error::io(path.display(), e);
+        for number in 0..MOST_PARTIAL {
+            let mut partial = OsString::from(".");
+            partial.push(name);
+            partial.push(match number {
+                0 => ".partial".to_owned(),
+                _ => format!(".partial-{number}"),
+            });
+            let partial = target.with_file_name(partial);
+            if let Some(file) = make_locked(&partial).map_err(failed)? {
+                return Ok(Self { path: partial, target, file });
+            }
+        }
+        Err(Error::conflict(format!("{} is written by {MOST_PARTIAL} exports", path.display())))
     }
 
-    /// Makes it anew, whatever an earlier export left.
-    fn create(&self) -> io::Result<File> {
-        let _ = std::fs::remove_file(&self.path);
-        File::options().read(true).write(true).create_new(true).open(&self.path)
+    /// Gives it its name, once it is on stable storage.
+    fn finish(&self) -> Result<()> {
+        let failed = |e| Error::io(self.target.display(), e);
+        self.file.sync_all().map_err(failed)?;
+        std::fs::rename(&self.path, &self.target).map_err(failed)?;
+        block::file::sync_directory(match self.target.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        })
     }
+}
 
-    /// Gives it its name.
-    fn finish(&self) -> io::Result<()> {
-        std::fs::rename(&self.path, &self.target)
+/// Makes a file and locks it, in place of one that nobody has locked; `None` when somebody has.
+fn make_locked(path: &Path) -> io::Result<Option<File>> {
+    let is_there = |file: &File| -> io::Result<bool> {
+        let ours = file.metadata()?;
+        let there = std::fs::symlink_metadata(path);
+        Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+    };
+    match File::open(path) {
+        Ok(left) if left.try_lock().is_err() => return Ok(None),
+        // Whoever held it until now may have given it its name meanwhile.
+        Ok(left) if is_there(&left)? => std::fs::remove_file(path)?,
+        Err(e) if e.kind() != io::ErrorKind::NotFound => std::fs::remove_file(path)?,
+        _ => {}
     }
+    let file = match File::options().read(true).write(true).create_new(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        file => file?,
+    };
+    // Another export may have taken it for one that was left.
+    Ok((file.try_lock().is_ok() && is_there(&file)?).then_some(file))
 }
 
 impl Drop for Partial {
@@ -285,4 +323,42 @@ fn text(
     }
     format.end(source.header(), out).map_err(failed)?;
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Header, Memory, Request};
+
+    const CSV: ExportOptions = ExportOptions { format: Format::Csv, unit: 4096 };
+
+    fn requests(count: u64) -> Memory {
+        let request = |at| Request { time: at, length: 4096, ..Request::default() };
+        Memory::new(Header::default(), (0..count).map(request).collect())
+    }
+
+    /// A source of which another export writes the same file meanwhile.
+    struct Disturbed<'a>(Memory, &'a Path);
+
+    impl Source for Disturbed<'_> {
+        fn header(&self) -> &Header {
+            self.0.header()
+        }
+
+        fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+            assert_eq!(export(&mut requests(1), self.1, &CSV)?.requests, 1);
+            self.0.read(batch)
+        }
+    }
+
+    #[test]
+    fn two_exports_to_one_file_are_both_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.csv");
+        std::fs::write(folder.path().join(".t.csv.partial"), "of one that was killed").unwrap();
+        export(&mut Disturbed(requests(5), &path), &path, &CSV).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 6);
+        let names = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["t.csv"]);
+    }
 }
