@@ -201,7 +201,8 @@ fn fields_become_what_they_mean() {
     assert!(!header.times && header.alignment == 512);
 
     for version in [1, 2] {
-        let (_, vscsi) = all(&vscsi(version));
+        let (header, vscsi) = all(&vscsi(version));
+        assert_eq!(header.latencies, version == 2);
         let latency = if version == 1 { 0 } else { 7000 };
         assert_eq!(vscsi[0], Request { latency, ..read_at(0, 63 * 512, 4096) });
         assert_eq!(vscsi[1], Request { latency, ..write_at(5000, 71 * 512, 4096) });

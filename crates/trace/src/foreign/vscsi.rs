@@ -72,6 +72,7 @@ impl RecordFormat for Vscsi {
         let wide = |at: usize, unit: u64, what: &str| {
             u64_at(bytes, at).checked_mul(unit).ok_or_else(|| format!("the {what} is too large"))
         };
+        intake.header.latencies = matches!(self, Self::Two);
         let latency = match self {
             Self::One => 0,
             Self::Two => wide(32, MICROSECOND, "response time")?,
