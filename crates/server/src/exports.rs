@@ -2,7 +2,7 @@
 //! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
 //! images come and go while the server runs.
 
-use super::process;
+use super::process::ClientProcesses;
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
@@ -34,18 +34,20 @@ pub(crate) struct HomeExports {
     default: Option<String>,
     boots: Arc<Boots>,
     refusals: Refusals,
+    processes: ClientProcesses,
 }
 
 impl HomeExports {
     /// The exports of `engine`'s home; a client that names none gets `default`.
     pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, boots: Arc<Boots>) -> Self {
-        Self { engine, default, boots, refusals: Refusals::default() }
+        let (refusals, processes) = (Refusals::default(), ClientProcesses::default());
+        Self { engine, default, boots, refusals, processes }
     }
 
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.hold(name, purpose).await?;
         let attachment = match purpose {
-            Purpose::Use => Some(attach(&held, peer, process::of(peer).await).await?),
+            Purpose::Use => Some(attach(&held, peer, self.processes.of(peer).await).await?),
             // The connection itself says that it is the client's: its process may have ended before.
             Purpose::Resume => Some(attach(&held, peer, None).await?),
             Purpose::Info => None,
