@@ -55,7 +55,9 @@ pub(crate) async fn announce(
         Ok(socket) => {
             let cut = CutQueries::new(server.bytes().fold(0, u8::wrapping_add));
             let (began, members) = (Instant::now(), BTreeMap::new());
-            Announcer { running, peers, identity, socket, cut, began, members }.serve(stop).await;
+            let announcer =
+                Announcer { running, peers, identity, socket, cut, began, members, failed: false };
+            announcer.serve(stop).await;
         }
         Err(error) => tracing::warn!(%error, "UDP port 5353: the server is not announced"),
     }
@@ -73,6 +75,8 @@ struct Announcer<'a> {
     /// From when on moments are told to these.
     began: Instant,
     members: BTreeMap<Ipv4Addr, AnnouncedNetwork>,
+    /// Whether it was told that something failed.
+    failed: bool,
 }
 
 impl Announcer<'_> {
@@ -153,13 +157,20 @@ impl Announcer<'_> {
         }
     }
 
+    /// Logs why the server is not announced somewhere: it is looked again every few seconds, and the first time says it.
+    fn tell_failure(&mut self, what: &str, error: &str) {
+        if std::mem::replace(&mut self.failed, true) {
+            tracing::debug!(error, "{what}");
+        } else {
+            tracing::warn!(error, "{what}");
+        }
+    }
+
     /// Sees to it that what is announced is so.
     async fn follow(&mut self) {
         let networks = match interfaces::all() {
             Ok(networks) => networks,
-            Err(error) => {
-                return tracing::debug!(error = error.message(), "networks are not known");
-            }
+            Err(error) => return self.tell_failure("networks are not known", error.message()),
         };
         let places = self.running.places.lock().clone();
         let wanted = networks.into_iter().filter_map(|network| {
@@ -193,7 +204,9 @@ impl Announcer<'_> {
                 None => match self.join(network, said) {
                     Ok(member) => drop(self.members.insert(address, member)),
                     Err(error) => {
-                        tracing::debug!(%error, %address, "cannot announce the server here")
+                        let what =
+                            format!("cannot announce the server to the network of {address}");
+                        self.tell_failure(&what, &error.to_string());
                     }
                 },
             }
