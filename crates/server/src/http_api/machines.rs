@@ -4,7 +4,7 @@ use super::carry::{HttpApi, carried};
 use super::requests::{Asker, JsonBody, PathNames};
 use crate::answers::problem;
 use crate::audit::Deed;
-use crate::machines::assign::{self, Assignment};
+use crate::machines::assign::{self, Assignment, MachineStanding};
 use crate::machines::list::{self, MachineListView};
 use access::TokenRight;
 use axum::Json;
@@ -56,10 +56,10 @@ pub(super) async fn assign(
     let deed = MachineDeed { verb: "assign", name: &who, assignment: Some(&assignment) };
     let (deed, running) = (Deed::of("machine", &deed), api.running());
     let caller = asker.caller.clone();
-    // One that has a disk loses it by that.
-    let may = move |before: Option<&Machine>| match before {
-        Some(_) => caller.must_have(TokenRight::Admin),
-        None => Ok(()),
+    // One that has a disk loses it by that, and so may one that did not ask.
+    let may = move |standing| match standing {
+        MachineStanding::Listed | MachineStanding::Unseen => caller.must_have(TokenRight::Admin),
+        MachineStanding::Waiting => Ok(()),
     };
     let verb = async move {
         let ask = async |request| verbs::perform(&running.engine, request).await;

@@ -6,6 +6,7 @@ use disk::Mode;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest};
 use netboot::registry::{self, Designation, Machine, Method};
+use netboot::sightings::{Sighting, TextUuid};
 use netboot::{MacAddress, MachineUuid, Registry};
 use serde::{Deserialize, Serialize};
 
@@ -36,9 +37,43 @@ pub struct Assignment {
     pub append: Vec<String>,
 }
 
+/// What is known of a machine that is to be assigned a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineStanding {
+    /// It is in the list.
+    Listed,
+    /// It asked and is not in the list: no machine has a disk for its card or its board.
+    Waiting,
+    /// It did not ask. It may be a machine that is in the list by its board, and is named by its card here.
+    Unseen,
+}
+
+impl MachineStanding {
+    /// That of a machine; `None` for a name that nobody has, which names no new one.
+    fn of(who: &Designation, registry: &Registry, seen: &[Sighting]) -> Option<Self> {
+        let asked = |seen: &&Sighting| match who {
+            Designation::Mac(mac) => seen.mac == *mac,
+            Designation::Uuid(uuid) => seen.uuid.is_some_and(|TextUuid(own)| own.matches(*uuid)),
+            Designation::Name(_) => false,
+        };
+        if registry.named(who).is_some() {
+            return Some(Self::Listed);
+        }
+        let mut asked = seen.iter().filter(asked).peekable();
+        match who {
+            Designation::Name(_) => None,
+            // One board may have several cards.
+            _ if asked.peek().is_some() && asked.all(|seen| list::waits(registry, seen)) => {
+                Some(Self::Waiting)
+            }
+            _ => Some(Self::Unseen),
+        }
+    }
+}
+
 impl Assignment {
-    /// Has a machine of a home start from a disk, which `ask` makes or finds, if the one that is in the list
-    /// `may` be changed so; gives the machine. A running `sojourn netboot` follows within a second.
+    /// Has a machine of a home start from a disk, which `ask` makes or finds, if one of its standing `may` be
+    /// assigned one; gives the machine. A running `sojourn netboot` follows within a second.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) for a new machine that is named by neither its card nor its board,
@@ -50,12 +85,16 @@ impl Assignment {
         self,
         home: &Home,
         who: &str,
-        may: impl Fn(Option<&Machine>) -> Result<()> + Send + 'static,
+        may: impl Fn(MachineStanding) -> Result<()> + Send + 'static,
         ask: impl AsyncFnOnce(DiskRequest) -> Result<DiskReply>,
     ) -> Result<Machine> {
         let who = Designation::of(who);
         let mut registry = list::load(home).await?;
-        may(registry.named(&who))?;
+        let seen = list::sightings(home).await?;
+        let allowed = move |who: &Designation, registry: &Registry| {
+            MachineStanding::of(who, registry, &seen).map_or(Ok(()), &may)
+        };
+        allowed(&who, &registry)?;
         let wanted = self.applied(&who, registry.named(&who))?;
         // What would be refused is, before a disk is made.
         registry.put(&who, wanted.clone())?;
@@ -73,7 +112,7 @@ impl Assignment {
             _ => None,
         };
         let put = list::update(home, move |registry| {
-            may(registry.named(&who))?;
+            allowed(&who, registry)?;
             let machine = self.applied(&who, registry.named(&who))?;
             if machine.disk != wanted.disk {
                 return Err(Error::conflict(format!(
@@ -190,6 +229,26 @@ mod tests {
             ("m-525400123456", Some("m-525400123456"))
         );
         assert_eq!(machine.method, Method::Iscsi);
+    }
+
+    #[test]
+    fn a_machine_that_is_listed_by_its_board_does_not_wait_by_its_card() {
+        let (one, other) = ("52:54:00:12:34:56".parse().unwrap(), "52:54:00:12:34:57".parse());
+        let (board, other) = (MachineUuid([1; 16]), other.unwrap());
+        let mut registry = Registry::default();
+        let listed =
+            Machine { disk: Some("alice".into()), ..fresh("lab-1".into(), None, Some(board)) };
+        registry.put(&Designation::Uuid(board), listed).unwrap();
+        let seen = |mac, uuid| Sighting { mac, uuid, first_seen: 1, last_seen: 1, times: 1 };
+        let seen = [seen(one, Some(TextUuid(board))), seen(other, None)];
+        let standing = |who| MachineStanding::of(&who, &registry, &seen);
+        assert_eq!(standing(Designation::Uuid(board)), Some(MachineStanding::Listed));
+        assert_eq!(standing(Designation::Mac(one)), Some(MachineStanding::Unseen));
+        assert_eq!(standing(Designation::Mac(other)), Some(MachineStanding::Waiting));
+        let unseen = Designation::Mac(MacAddress([2; 6]));
+        assert_eq!(standing(unseen), Some(MachineStanding::Unseen));
+        assert_eq!(standing(Designation::of("lab-1")), Some(MachineStanding::Listed));
+        assert_eq!(standing(Designation::of("lab-2")), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use block::lock::{LockFile, Taking};
 use block::{Error, Result};
 use engine::Home;
 use netboot::Registry;
-use netboot::registry::{Designation, Machine};
-use netboot::sightings::Sighting;
+use netboot::identity::Claim;
+use netboot::registry::Machine;
+use netboot::sightings::{Sighting, TextUuid};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,9 +35,15 @@ impl MachineListView {
     pub async fn of(home: &Home) -> Result<Self> {
         let registry = load(home).await?;
         let mut waiting = sightings(home).await?;
-        waiting.retain(|seen| registry.named(&Designation::Mac(seen.mac)).is_none());
+        waiting.retain(|seen| waits(&registry, seen));
         Ok(Self { machines: registry.machines().to_vec(), waiting })
     }
+}
+
+/// Whether a machine that asked is not in the list: neither its card nor its board.
+pub(super) fn waits(registry: &Registry, seen: &Sighting) -> bool {
+    let uuid = seen.uuid.map(|TextUuid(uuid)| uuid);
+    registry.find(&Claim { mac: seen.mac, uuid }).is_none()
 }
 
 fn path(home: &Home) -> FsPath {

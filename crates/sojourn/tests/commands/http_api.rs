@@ -489,7 +489,10 @@ fn a_machine_that_waits_gets_a_disk_over_http() {
     );
     let mac = "52:54:00:12:34:56";
     let waiting = json!([{"mac": mac, "first_seen": 1, "last_seen": 2, "times": 3}]);
-    std::fs::write(lab.home().join("machines-seen.json"), waiting.to_string()).unwrap();
+    let seen = |seen: &Value| {
+        std::fs::write(lab.home().join("machines-seen.json"), seen.to_string()).unwrap();
+    };
+    seen(&waiting);
     let operator = token(&lab, "operator --operate");
     let machines = || api.get(&operator, "/machines").is(200);
     assert_eq!(machines()["waiting"], waiting);
@@ -509,6 +512,8 @@ fn a_machine_that_waits_gets_a_disk_over_http() {
     assert_eq!(api.get(&operator, "/machines/lab-1").is(200), lab.json("machine show lab-1"));
 
     let second = "52:54:00:12:34:57";
+    assign(second, json!({"disk": "nosuch"})).is(403); // it did not ask
+    seen(&json!([{"mac": second, "first_seen": 1, "last_seen": 2, "times": 3}]));
     assign("lab-2", json!({"from": "debian"})).is(404);
     assign(second, json!({})).is(400);
     assign(second, json!({"from": "debian", "disk": "lab-1"})).is(400);
@@ -518,6 +523,14 @@ fn a_machine_that_waits_gets_a_disk_over_http() {
     assign(second, json!({"disk": "lab-1"})).is(409);
     assign(second, json!({"from": "debian", "name": "lab-1"})).is(409);
     assert_eq!(lab.json("disk list").as_array().unwrap().len(), 1, "a refusal made a disk");
+
+    // The card of a machine that is in the list by its board.
+    let board = "01020304-0506-0708-090a-0b0c0d0e0f10";
+    lab.line(&format!("machine assign {board} --from debian --name lab-3")).ok();
+    seen(&json!([{"mac": second, "uuid": board, "first_seen": 1, "last_seen": 2, "times": 3}]));
+    assert_eq!(machines()["waiting"], json!([]));
+    assign(second, json!({"from": "debian"})).is(403);
+    lab.line("machine forget lab-3").ok();
 
     api.delete(&operator, "/machines/lab-1").is(403);
     assert_eq!(api.delete(&admin, "/machines/lab-1").is(200), other);
