@@ -62,7 +62,8 @@ def simulate(source, policy, size, *, distances=False, **options):
     name with parameters (see :func:`policies`, ``"opt"`` is the best that any could do), or a class
     of yours: called with the number of blocks, it makes an object with ``hit(block)``,
     ``insert(block)`` and ``evict()``, which returns the block that leaves. ``size`` is in bytes or
-    text such as ``"64M"``. Either may be a list.
+    text such as ``"64M"``; of a load that is a sample (``one_in``), it is still what the whole would have. Either may
+    be a list.
     """
     return _sojourn.simulate(_load(source, options), policy, size, distances=distances)
 

@@ -1,7 +1,7 @@
 //! Simulated caches.
 
 use crate::convert::{Several, Size, raise};
-use crate::load::{Load, blocks};
+use crate::load::Load;
 use crate::policy::PythonCache;
 use ::simulate::{ReferenceStream, SimulatedPolicy, TuningQuestion, drive, run_sizes};
 use block::{ByteSize, Error};
@@ -105,7 +105,7 @@ pub(crate) fn simulate<'py>(
     distances: bool,
 ) -> PyResult<Vec<Outcome>> {
     let sizes: Vec<u64> = size.0.into_iter().map(|size| size.0).collect();
-    let rooms = sizes.iter().map(|size| blocks(*size, load.stream.block).map_err(raise));
+    let rooms = sizes.iter().map(|size| load.room(*size).map_err(raise));
     let rooms = rooms.collect::<PyResult<Vec<u32>>>()?;
     let mut all = Vec::new();
     for chosen in policy.0 {
@@ -218,7 +218,7 @@ pub(crate) fn tune(
         if one_in == 0 || samples == 0 {
             return Err(Error::invalid("one_in and samples are 1 or more"));
         }
-        let room = blocks(size.0, load.stream.block)?;
+        let room = load.room(size.0)?;
         let mut question = TuningQuestion { one_in, samples, ..TuningQuestion::new(room) };
         if let Some(policies) = policy {
             question.policies =

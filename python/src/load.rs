@@ -79,6 +79,15 @@ impl Load {
         }
         Ok(Self { stream })
     }
+
+    /// How many blocks a cache of so many bytes holds; of a sample, as small a part of them as the sample is.
+    pub(crate) fn room(&self, size: u64) -> block::Result<u32> {
+        let one_in = self.stream.one_in.max(1);
+        blocks(size / u64::from(one_in), self.stream.block).map_err(|e| match one_in {
+            1 => e,
+            _ => e.context(format!("a sample of one block in {one_in}, and {}", ByteSize(size))),
+        })
+    }
 }
 
 #[pymethods]

@@ -87,6 +87,21 @@ def test_tuning_names_a_policy_that_does_what_it_says(trace):
     assert ratios == sorted(ratios, reverse=True)
 
 
+def test_a_sample_stands_for_a_cache_of_the_whole_size(trace):
+    whole, sample = trace.load(), trace.load(one_in=4)
+    size = whole.blocks * 4096 // 2
+    (all_of_it,) = sojourn.simulate(whole, "lru", size)
+    (part,) = sojourn.simulate(sample, "lru", size)
+    assert part.size == size
+    assert part.hit_ratio == pytest.approx(all_of_it.hit_ratio, abs=0.1)
+    # It would hold all of the sample.
+    assert part.misses > part.cold
+    advice = sojourn.tune(sample, size, policy="lru", one_in=1, samples=1)
+    assert advice.hit_ratio == pytest.approx(part.hit_ratio, abs=1e-12)
+    with pytest.raises(ValueError, match="one block in 4"):
+        sojourn.simulate(sample, "lru", 2 * 4096)
+
+
 def test_references_are_the_load_itself(trace):
     load = trace.load(writes=True, block="8K")
     columns = trace.columns()
