@@ -248,7 +248,7 @@ impl Advice {
     fn saved(&self) -> f64 {
         self.advice.saved()
     }
-    /// All candidates, the best first: policy, hit ratio, standard error.
+    /// All candidates, the best first: policy, hit ratio, half of the interval that holds it with 95 %.
     #[getter]
     fn candidates(&self) -> Vec<(String, f64, f64)> {
         let all = self.advice.candidates.iter();
