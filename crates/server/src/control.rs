@@ -194,15 +194,15 @@ async fn disk(
 }
 
 async fn reload(State(running): State<Arc<RunningServer>>, from: AskedFrom) -> Response {
-    let done = orders::reload(&running).await;
-    note(&running, from, Deed::of_server("reload", &()), &done).await;
-    answered(done)
+    let ordered = Arc::clone(&running);
+    let order = async move { orders::reload(&ordered).await };
+    carried_out(&running, from, Deed::of_server("reload", &()), order).await
 }
 
 async fn hand_over(State(running): State<Arc<RunningServer>>, from: AskedFrom) -> Response {
-    let done = orders::hand_over(&running).await;
-    note(&running, from, Deed::of_server("hand_over", &()), &done).await;
-    answered(done)
+    let ordered = Arc::clone(&running);
+    let order = async move { orders::hand_over(&ordered).await };
+    carried_out(&running, from, Deed::of_server("hand_over", &()), order).await
 }
 
 async fn drain(
@@ -210,13 +210,14 @@ async fn drain(
     from: AskedFrom,
     Json(request): Json<DrainRequest>,
 ) -> Response {
-    let deed = Deed::of_server("drain", &request);
-    let done = match request.to_successor {
-        true => orders::succeed(&running).await,
-        false => orders::drain(&running, request.seconds),
+    let (deed, ordered) = (Deed::of_server("drain", &request), Arc::clone(&running));
+    let order = async move {
+        match request.to_successor {
+            true => orders::succeed(&ordered).await,
+            false => orders::drain(&ordered, request.seconds),
+        }
     };
-    note(&running, from, deed, &done).await;
-    answered(done)
+    carried_out(&running, from, deed, order).await
 }
 
 async fn cache(
@@ -225,22 +226,27 @@ async fn cache(
     Json(request): Json<CacheRequest>,
 ) -> Response {
     tracing::info!(cache = in_words(&request), "control");
-    let deed = Deed::of_server("cache", &request);
-    let done = orders::change_cache(&running, &request).await;
-    note(&running, from, deed, &done).await;
-    answered(done)
+    let (deed, ordered) = (Deed::of_server("cache", &request), Arc::clone(&running));
+    let order = async move { orders::change_cache(&ordered, &request).await };
+    carried_out(&running, from, deed, order).await
 }
 
-/// Notes what came of something that was asked of the server itself.
-async fn note<T>(running: &RunningServer, from: AskedFrom, deed: Deed, done: &Result<T>) {
-    running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
-}
-
-fn answered<T: Serialize>(done: Result<T>) -> Response {
-    match done {
-        Ok(answer) => Json(answer).into_response(),
-        Err(e) => problem(&e),
-    }
+/// What an order to the server itself gives, which is carried out and noted in a task of its own: also when the command
+/// that asked goes away.
+async fn carried_out<T: Serialize + Send + 'static>(
+    running: &Arc<RunningServer>,
+    from: AskedFrom,
+    deed: Deed,
+    order: impl Future<Output = Result<T>> + Send + 'static,
+) -> Response {
+    let (send, receive) = oneshot::channel();
+    let noting = Arc::clone(running);
+    running.begin_order(async move {
+        let done = order.await;
+        noting.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
+        let _ = send.send(done);
+    });
+    received(receive).await
 }
 
 /// Carries out a verb on attached disks.
@@ -281,7 +287,12 @@ async fn finished<T: Serialize + Send + 'static>(
     if let Err(e) = running.begin(verb) {
         return problem(&e);
     }
-    match receive.await {
+    received(receive).await
+}
+
+/// What a task gives, as an answer.
+async fn received<T: Serialize>(from: oneshot::Receiver<Result<T>>) -> Response {
+    match from.await {
         Ok(Ok(reply)) => Json(reply).into_response(),
         Ok(Err(e)) => problem(&e),
         Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),

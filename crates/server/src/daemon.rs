@@ -257,6 +257,7 @@ impl Daemon {
             troubles: Arc::default(),
             response_ms: AtomicU64::new(config.serve.response_ms),
             verbs: Mutex::default(),
+            orders_begun: Mutex::default(),
             ending: stop.clone(),
             attached: watch::Sender::new(clients.is_empty()),
             porter,
@@ -428,6 +429,7 @@ impl Daemon {
                 let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
             }
             while others.join_next().await.is_some() {}
+            running.all_orders_done().await;
             upkeep.finish().await;
             let closed = finish(&running).await;
             match handed_over {

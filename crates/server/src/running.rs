@@ -43,6 +43,8 @@ pub(crate) struct RunningServer {
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<Verbs>,
+    /// Orders to the server itself that are being carried out. No hand-over waits for them: one of them orders it.
+    pub(crate) orders_begun: Mutex<JoinSet<()>>,
     /// Thrown when the server begins to end.
     pub(crate) ending: Switch,
     /// Whether the clients of an earlier server have their disks again.
@@ -138,6 +140,19 @@ impl RunningServer {
         verbs.is_busy();
         verbs.tasks.spawn(verb);
         Ok(())
+    }
+
+    /// Carries out an order to the server itself, in a task of its own.
+    pub(crate) fn begin_order(&self, order: impl Future<Output = ()> + Send + 'static) {
+        let mut begun = self.orders_begun.lock();
+        while begun.try_join_next().is_some() {}
+        begun.spawn(order);
+    }
+
+    /// Waits until the orders to the server itself are carried out and noted.
+    pub(crate) async fn all_orders_done(&self) {
+        let mut begun = std::mem::take(&mut *self.orders_begun.lock());
+        while begun.join_next().await.is_some() {}
     }
 
     /// Lets no verb begin until [`release_verbs`](Self::release_verbs), unless one is being carried

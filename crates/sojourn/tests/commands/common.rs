@@ -202,6 +202,10 @@ impl Server {
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     pub(crate) fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.nbd.display())
     }

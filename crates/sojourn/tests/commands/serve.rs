@@ -65,6 +65,31 @@ fn the_service_manager_is_told_which_process_follows() {
 }
 
 #[test]
+fn an_order_is_noted_although_the_command_that_gave_it_went_away() {
+    let lab = Lab::new();
+    let mut server = lab.serve(&[]);
+    let mut command = UnixStream::connect(lab.home().join("control.sock")).unwrap();
+    let body = r#"{"to_successor":true}"#;
+    write!(
+        command,
+        "POST /v1/drain HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    // The order is being carried out when a successor begins.
+    let waiting = lab.home().join("successor.sock");
+    while !waiting.exists() && server.is_running() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop(command);
+    assert_eq!(server.wait(), 0);
+    let audit = std::fs::read_to_string(lab.home().join("audit.log")).unwrap();
+    lab.line("drain --timeout 0").ok();
+    assert!(audit.contains("\"verb\":\"server.drain\"") && audit.contains("done"), "{audit}");
+}
+
+#[test]
 fn a_server_that_was_killed_leaves_nothing_in_the_way() {
     let lab = Lab::new();
     drop(lab.serve(&[]));
