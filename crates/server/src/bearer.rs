@@ -18,6 +18,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use block::{Error, Result};
 use engine::Home;
+use engine::api::ElsewhereView;
 use engine::config::listener::HttpAccess;
 use engine::image_views::disk_of;
 use engine::world;
@@ -74,6 +75,23 @@ impl Caller {
     pub(crate) fn hide_source(&self, source: &mut Option<String>) {
         let is_foreign = |from: &String| disk_of(from).is_some_and(|disk| !self.sees_disk(disk));
         *source = source.take().filter(|from| !is_foreign(from));
+    }
+
+    /// Empties the name of the image that a disk stands on when it may not see that image.
+    pub(crate) fn hide_image(&self, image: &mut String) {
+        if !self.sees_image(image) {
+            image.clear();
+        }
+    }
+
+    /// Takes out of a disk elsewhere what its token is not for: the image, and which server has it. That one has it
+    /// stays: null would say that nobody does.
+    pub(crate) fn hide_elsewhere(&self, disk: &mut ElsewhereView) {
+        self.hide_image(&mut disk.image);
+        if self.is_limited() {
+            disk.holder.iter_mut().for_each(String::clear);
+            disk.host = None;
+        }
     }
 
     /// Fails when it may not see the disk of this name, be there one or not.

@@ -53,6 +53,7 @@ impl Lists {
         let _anew = self.anew.lock().await;
         let mut list = disks(running, running.changes()).await?;
         list.disks.retain(|disk| caller.sees_disk(&disk.name));
+        list.disks.iter_mut().for_each(|disk| caller.hide_image(&mut disk.image));
         if caller.is_limited() {
             // How much goes on at the server tells of the disks that it does not see.
             list.changes = 0;

@@ -15,7 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, RequestExt};
 use block::{Error, ErrorKind, Result};
-use engine::api::{DiskReply, DiskRequest};
+use engine::api::{DiskReply, DiskRequest, MadeView};
 use engine::image_views::ImageDetails;
 use engine::{image_verbs, verbs};
 use serde::Serialize;
@@ -257,20 +257,35 @@ pub(super) fn carried(mut response: Response) -> Response {
 /// What `--json` prints of a reply, with what the caller sees of lists.
 fn shown(reply: DiskReply, caller: &Caller) -> Value {
     let value = match reply {
-        DiskReply::Disk(disk) => serde_json::to_value(disk),
+        DiskReply::Disk(mut disk) => {
+            caller.hide_image(&mut disk.image);
+            serde_json::to_value(disk)
+        }
         DiskReply::Disks(mut disks) => {
             disks.retain(|disk| caller.sees_disk(&disk.name));
+            disks.iter_mut().for_each(|disk| caller.hide_image(&mut disk.image));
             serde_json::to_value(disks)
         }
         DiskReply::Elsewhere(mut disks) => {
             disks.retain(|disk| caller.sees_disk(&disk.name));
+            disks.iter_mut().for_each(|disk| caller.hide_elsewhere(disk));
             serde_json::to_value(disks)
         }
         DiskReply::Map(map) => serde_json::to_value(map),
-        DiskReply::Made(made) => serde_json::to_value(made),
+        DiskReply::Made(mut made) => {
+            for one in &mut made {
+                if let MadeView::Disk(disk) = one {
+                    caller.hide_image(&mut disk.image);
+                }
+            }
+            serde_json::to_value(made)
+        }
         DiskReply::Snapshot(snapshot) => serde_json::to_value(snapshot),
         DiskReply::Image(image) => serde_json::to_value(image),
-        DiskReply::Rebase(report) => serde_json::to_value(report),
+        DiskReply::Rebase(mut report) => {
+            caller.hide_image(&mut report.disk.image);
+            serde_json::to_value(report)
+        }
         DiskReply::Published(published) => serde_json::to_value(published),
         DiskReply::Mark(mark) => serde_json::to_value(mark),
         DiskReply::Holds(holds) => serde_json::to_value(holds),
