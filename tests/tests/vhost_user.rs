@@ -117,6 +117,22 @@ fn sockets_come_and_go_with_the_disks() {
 }
 
 #[test]
+fn a_drain_waits_for_virtual_machines() {
+    let (home, _) = home();
+    let server = serve(&home);
+    let mut disk = connect(&home, "alice");
+    let drain = home.command().arg("drain").stdout(Stdio::piped()).spawn().unwrap();
+    let socket = sockets(&home).join("alice");
+    until("no new machines", || !socket.exists());
+    assert_eq!((disk.write(0, &[7; 4096]), disk.flush()), (0, 0));
+    assert_eq!(home.json(&["status"])["vhost_user"]["connections"], 1);
+    drop(disk);
+    let drain = drain.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&drain.stdout).contains("1 connections"), "{drain:?}");
+    server.ended();
+}
+
+#[test]
 fn a_command_finds_a_socket_for_its_machine() {
     clients::each(|| {
         require!("qemu-io");

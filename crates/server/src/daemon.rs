@@ -106,6 +106,8 @@ struct Daemon {
     succession: Succession,
     /// It takes no new clients, and ends at this moment.
     draining: Option<Instant>,
+    /// It has no listeners any more, nor clients of theirs.
+    has_drained: bool,
     shadows: Option<Shadows>,
     lock: LockFile,
 }
@@ -294,6 +296,7 @@ impl Daemon {
             ordered,
             succession: Succession::default(),
             draining: None,
+            has_drained: false,
             shadows,
             lock,
         })
@@ -319,14 +322,16 @@ impl Daemon {
                     }
                 }
                 () = self.succession.failed() => {}
-                ended = self.server.listeners.ended() => match ended {
+                ended = self.server.listeners.ended(), if !self.has_drained => match ended {
                     Some(Ok(())) => {}
                     Some(Err(e)) => return StopReason::Failed(e),
-                    None if self.draining.is_some() => return StopReason::Asked,
+                    None if self.draining.is_some() => self.has_drained = true,
                     None => {
                         return StopReason::Failed(Error::internal("all listeners ended; see the log"));
                     }
                 },
+                // Only now: virtual machines are waited for, too.
+                () = self.fronts.ended(), if self.has_drained => return StopReason::Asked,
                 Some(ended) = self.server.others.join_next() => if let Err(e) = ended {
                     return StopReason::Failed(Error::internal("a listener panicked").with_source(e));
                 },
@@ -350,12 +355,12 @@ impl Daemon {
                 () = signals.stop() => return Some(StopReason::Asked),
             },
             ServerOrder::Drain(patience) => {
-                let connections = self.server.running.nbd.counters().connections;
+                let connections = self.server.running.waited_for();
                 tracing::info!(connections, "draining: no new clients");
                 self.draining = Some(Instant::now() + patience.unwrap_or(FOR_EVER));
                 self.server.listeners.close();
                 self.server.running.drain_gateway();
-                self.fronts.stop(&self.server.running).await;
+                self.fronts.drain(&self.server.running).await;
             }
             ServerOrder::Succeed(answer) => self.succession.start(answer),
             ServerOrder::HandOver(answer) => {

@@ -34,6 +34,27 @@ impl Fronts {
         self.tell(running);
     }
 
+    /// Takes no new clients. Machines that are connected keep their disks; iSCSI sessions end, as their initiators
+    /// would log in again, and are refused then.
+    pub(crate) async fn drain(&mut self, running: &RunningServer) {
+        if let Some(front) = &self.vhost_user {
+            front.close();
+        }
+        if let Some(front) = &mut self.iscsi
+            && let Err(e) = front.stop().await
+        {
+            tracing::warn!(error = e.message(), "iSCSI sessions were cut off");
+        }
+        self.tell(running);
+    }
+
+    /// Waits until the last client has left a server that [drains](Self::drain).
+    pub(crate) async fn ended(&mut self) {
+        if let Some(front) = &mut self.vhost_user {
+            front.ended().await;
+        }
+    }
+
     /// Serves again after a hand-over that failed.
     pub(crate) async fn start_again(&mut self, running: &RunningServer) {
         if let Some(front) = &mut self.iscsi

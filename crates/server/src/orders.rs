@@ -23,7 +23,7 @@ pub(crate) async fn reload(running: &RunningServer) -> Result<Reloaded> {
 /// # Errors
 /// [`Unavailable`](block::ErrorKind::Unavailable) when the server ends already.
 pub(crate) fn drain(running: &RunningServer, seconds: Option<u64>) -> Result<Draining> {
-    let connections = running.nbd.counters().connections;
+    let connections = running.waited_for();
     let patience = seconds.map(|seconds| Duration::from_secs(seconds.min(LONGEST)));
     let sent = running.orders.send(ServerOrder::Drain(patience));
     sent.map(|()| Draining { connections, successor: None }).map_err(|_| stopping())

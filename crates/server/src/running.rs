@@ -95,6 +95,12 @@ impl RunningServer {
         self.verbs.lock().is_busy()
     }
 
+    /// The connections whose clients a server that drains waits for.
+    pub(crate) fn waited_for(&self) -> u64 {
+        let machines = self.vhost_user.as_ref().map_or(0, |server| server.counters().connections);
+        self.nbd.counters().connections + machines
+    }
+
     /// Has the gateway take no more clients.
     pub(crate) fn drain_gateway(&self) {
         if let Some(gateway) = &self.gateway {

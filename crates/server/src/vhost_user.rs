@@ -31,6 +31,8 @@ pub(crate) struct Front {
     /// Where the disks are.
     home: PathBuf,
     stop: Switch,
+    /// Closes the sockets, but no connection.
+    close: Switch,
     serving: JoinSet<Result<()>>,
 }
 
@@ -55,6 +57,7 @@ impl Front {
             disks: Arc::clone(disks),
             home,
             stop: Switch::new(),
+            close: Switch::new(),
             serving: JoinSet::new(),
         };
         front.serve().await?;
@@ -67,7 +70,7 @@ impl Front {
     /// When the directory cannot be made; [`Conflict`](block::ErrorKind::Conflict) when it is a file.
     pub(crate) async fn serve(&mut self) -> Result<()> {
         make_directory(&self.dir)?;
-        self.stop = Switch::new();
+        (self.stop, self.close) = (Switch::new(), Switch::new());
         let (names, watched) = watch::channel(names(&self.disks).await);
         let (opened, all_open) = oneshot::channel();
         let (server, dir, stop) = (self.server.clone(), self.dir.clone(), self.stop.wait());
@@ -78,10 +81,12 @@ impl Front {
             };
             server.serve(&dir, watched, opened, stop).await
         });
-        let (disks, home, stop) = (Arc::clone(&self.disks), self.home.clone(), self.stop.wait());
+        let (disks, home) = (Arc::clone(&self.disks), self.home.clone());
+        let (stop, close) = (self.stop.wait(), self.close.wait());
         self.serving.spawn(async move {
             tokio::select! {
                 () = follow(&disks, &home, &names) => {}
+                () = close => drop(names.send_replace(BTreeSet::new())),
                 () = stop => {}
             }
             Ok(())
@@ -89,6 +94,20 @@ impl Front {
         let _ = all_open.await;
         tracing::info!(dir = %self.dir.display(), "listening for vhost-user");
         Ok(())
+    }
+
+    /// Takes no new connections: closes the sockets. Those that are there are served.
+    pub(crate) fn close(&self) {
+        self.close.throw();
+    }
+
+    /// Waits until the sockets are closed and the last connection has ended.
+    pub(crate) async fn ended(&mut self) {
+        while let Some(ended) = self.serving.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "the vhost-user front end panicked");
+            }
+        }
     }
 
     /// Closes all connections and sockets.

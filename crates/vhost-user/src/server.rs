@@ -81,7 +81,8 @@ impl VhostUserServer {
 
     /// Serves at a socket `DIR/NAME` for each of `names`, as they come and go, until `stop` is ready; then
     /// finishes what is in flight and closes all connections, within [`FrontEndLimits::stop_deadline`]. A
-    /// connection outlives its name. `opened` is called when the first sockets are there.
+    /// connection outlives its name. `opened` is called when the first sockets are there. Where there are no
+    /// names, and nobody changes that any more, it ends with the last connection.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when requests were left in flight by the deadline.
@@ -102,6 +103,7 @@ impl VhostUserServer {
         let mut change = true;
         loop {
             let wanted = names.borrow_and_update().clone();
+            let no_names = wanted.is_empty();
             sockets.retain(|name, _| wanted.contains(name));
             for name in wanted {
                 if sockets.contains_key(&name) {
@@ -117,6 +119,9 @@ impl VhostUserServer {
                 opened();
             }
             loop {
+                if no_names && !change && clients.is_empty() {
+                    return Ok(());
+                }
                 tokio::select! {
                     biased;
                     () = &mut stop => {

@@ -133,6 +133,10 @@ impl Rig {
 
     async fn serve(&self) -> Serving {
         let (_, names) = watch::channel(BTreeSet::from(["disk", "other"].map(str::to_owned)));
+        self.serve_names(names).await
+    }
+
+    async fn serve_names(&self, names: watch::Receiver<BTreeSet<String>>) -> Serving {
         let (stop, stopped) = oneshot::channel();
         let (opened, open) = oneshot::channel();
         let (server, dir) = (self.server.clone(), self.dir.path().to_owned());
@@ -239,6 +243,23 @@ impl FrontEnd {
         // Whoever answers this has done all of that.
         self.ask(GET_FEATURES);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_nobody_any_more_ends_with_its_last_connection() {
+    let mut rig = Rig::new(PATIENCE);
+    let (tell, names) = watch::channel(BTreeSet::from(["disk".to_owned()]));
+    let mut serving = rig.serve_names(names).await;
+    let front = rig.connect();
+    tell.send_replace(BTreeSet::new());
+    drop(tell);
+    until(|| !rig.dir.path().join("disk").exists()).await;
+    rig.driver.offer(1, 1, 8, 512, false);
+    assert_eq!(rig.driver.answer().await, (1, 1, 0), "it is served");
+    assert!(serving.serving.try_join_next().is_none());
+    drop(front);
+    let ended = tokio::time::timeout(PATIENCE, serving.serving.join_next()).await;
+    ended.expect("it does not end").unwrap().unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
