@@ -301,12 +301,11 @@ async fn connection(
         ending = &mut ending => ending.unwrap_or(SessionEnding::Lost),
         () = stop => {
             // First what is in flight: a front end that is hung up on looks at once how far the used ring is.
-            let drained = drain(Arc::clone(&backend), name).await;
+            drain(Arc::clone(&backend), name).await;
             usage.hang_up();
-            match ending.await {
-                Ok(SessionEnding::Clean) => drained,
-                _ => SessionEnding::Lost,
-            }
+            let _ = ending.await;
+            // It comes back, also where its rings were stopped just now: those of a machine that is paused are.
+            SessionEnding::Lost
         }
         never = begin(&usage, older, name) => match never {},
     };
@@ -334,25 +333,24 @@ async fn begin(usage: &ExportUse, older: OlderUses, name: &str) -> Infallible {
     std::future::pending().await
 }
 
-/// Ends a connection's rings once what is in flight is done; whether the guest had them stopped before, as
-/// one does that is shut down.
-fn close(backend: &Mutex<Backend>) -> SessionEnding {
-    match backend.lock().unwrap_or_else(PoisonError::into_inner).close() {
-        true => SessionEnding::Lost,
-        false => SessionEnding::Clean,
-    }
+/// Ends a connection's rings once what is in flight is done; whether any was being served, which the guest has
+/// stopped by then where it is shut down.
+fn close(backend: &Mutex<Backend>) -> bool {
+    backend.lock().unwrap_or_else(PoisonError::into_inner).close()
 }
 
 /// Ends a connection's rings in a thread of its own: a device that never answers holds up nothing else, not
 /// even the end of the process.
-async fn drain(backend: Arc<Mutex<Backend>>, name: &str) -> SessionEnding {
+async fn drain(backend: Arc<Mutex<Backend>>, name: &str) {
     let (closed, ending) = oneshot::channel();
     let thread = std::thread::Builder::new().name(format!("vu {name}"));
     let spawned = thread.spawn(move || {
         let _ = closed.send(close(&backend));
     });
     // Without a thread, the connection's own does it once it is hung up on.
-    if spawned.is_err() { SessionEnding::Lost } else { ending.await.unwrap_or(SessionEnding::Lost) }
+    if spawned.is_ok() {
+        let _ = ending.await;
+    }
 }
 
 struct HangUp(Arc<ExportUse>);
@@ -363,7 +361,8 @@ impl Drop for HangUp {
     }
 }
 
-/// Answers a front end until it hangs up, then ends its rings.
+/// Answers a front end until it hangs up, then ends its rings. It has left where it hung up by itself and had them
+/// stopped before: one that is hung up on, for what it sent or what could not be done, has not.
 fn serve(
     stream: std::os::unix::net::UnixStream,
     backend: Arc<Mutex<Backend>>,
@@ -376,7 +375,10 @@ fn serve(
             Err(why) => break why,
         }
     };
-    let ending = close(&backend);
+    let ending = match (close(&backend), &why) {
+        (false, Broken::Disconnected) => SessionEnding::Clean,
+        _ => SessionEnding::Lost,
+    };
     // Whoever drops the backend last may be a thread of the runtime.
     backend.lock().unwrap_or_else(PoisonError::into_inner).close_files();
     tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");

@@ -41,10 +41,13 @@ mod message {
 }
 use message::*;
 
-/// A disk, how many sessions with it have not ended, and another disk, of no plan.
+type Endings = Arc<Mutex<Vec<SessionEnding>>>;
+
+/// A disk, how many sessions with it have not ended, how the others did, and another disk, of no plan.
 struct OneDisk {
     device: Arc<dyn Device>,
     sessions: Arc<AtomicUsize>,
+    endings: Endings,
 }
 
 #[async_trait::async_trait]
@@ -56,12 +59,13 @@ impl Exports for OneDisk {
     async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
         if name == "other" {
             let (device, sessions) = (Arc::new(Memory::new(DISK)), Arc::new(AtomicUsize::new(1)));
-            return Ok(Box::new(CountedSession { device, sessions }));
+            return Ok(Box::new(CountedSession { device, sessions, endings: Endings::default() }));
         }
         self.sessions.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(CountedSession {
             device: Arc::clone(&self.device),
             sessions: Arc::clone(&self.sessions),
+            endings: Arc::clone(&self.endings),
         }))
     }
 }
@@ -69,6 +73,7 @@ impl Exports for OneDisk {
 struct CountedSession {
     device: Arc<dyn Device>,
     sessions: Arc<AtomicUsize>,
+    endings: Endings,
 }
 
 impl Drop for CountedSession {
@@ -87,7 +92,9 @@ impl Session for CountedSession {
         "disk"
     }
 
-    async fn close(self: Box<Self>, _: SessionEnding) {}
+    async fn close(self: Box<Self>, ending: SessionEnding) {
+        self.endings.lock().unwrap().push(ending);
+    }
 }
 
 type PlannedDisk = ScriptedDevice<Arc<Memory>, fn(Operation) -> Fault>;
@@ -97,6 +104,7 @@ struct Rig {
     server: VhostUserServer,
     device: Arc<PlannedDisk>,
     sessions: Arc<AtomicUsize>,
+    endings: Endings,
     dir: tempfile::TempDir,
     driver: Driver,
     inflight: (File, u64),
@@ -123,12 +131,17 @@ impl Rig {
         };
         let device = Arc::new(ScriptedDevice::new(Arc::new(Memory::new(DISK)), plan));
         let sessions = Arc::new(AtomicUsize::new(0));
-        let exports = OneDisk { device: Arc::clone(&device) as _, sessions: Arc::clone(&sessions) };
+        let endings = Endings::default();
+        let exports = OneDisk {
+            device: Arc::clone(&device) as _,
+            sessions: Arc::clone(&sessions),
+            endings: Arc::clone(&endings),
+        };
         let limits = FrontEndLimits { stop_deadline, ..FrontEndLimits::default() };
         let server = VhostUserServer::new(Arc::new(exports), limits, Processors::new(2));
         let (_, file, len) = Inflight::create(1).unwrap();
         let (dir, driver) = (tempfile::tempdir().unwrap(), Driver::new());
-        Self { server, device, sessions, dir, driver, inflight: (file, len) }
+        Self { server, device, sessions, endings, dir, driver, inflight: (file, len) }
     }
 
     async fn serve(&self) -> Serving {
@@ -156,6 +169,11 @@ impl Rig {
         let (driver, (inflight, len)) = (&self.driver, &self.inflight);
         front.start(driver, inflight, *len);
         front
+    }
+
+    /// How the last session has ended.
+    fn last_ending(&self) -> Option<SessionEnding> {
+        self.endings.lock().unwrap().last().copied()
     }
 
     fn writes(&self) -> usize {
@@ -215,10 +233,15 @@ impl FrontEnd {
         self.send(SET_MEM_TABLE, &[&memory, &region], Some(driver.file.as_fd()));
     }
 
-    /// Has the ring stop, as it is broken, and begin again.
-    fn start_again(&self, driver: &Driver) {
+    /// Has the ring stop, as one does whose machine is paused.
+    fn pause(&self) {
         self.send(GET_VRING_BASE, &[&[0; 8]], None);
         self.answer();
+    }
+
+    /// Has the ring stop, as it is broken, and begin again.
+    fn start_again(&self, driver: &Driver) {
+        self.pause();
         self.send(SET_VRING_KICK, &[&[0; 8]], Some(driver.kick.as_fd()));
         self.ask(GET_FEATURES);
     }
@@ -260,6 +283,36 @@ async fn a_server_that_takes_nobody_any_more_ends_with_its_last_connection() {
     drop(front);
     let ended = tokio::time::timeout(PATIENCE, serving.serving.join_next()).await;
     ended.expect("it does not end").unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_stops_its_rings_and_hangs_up_has_left() {
+    use SessionEnding::{Clean, Lost};
+    let rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    let until_gone = async || until(|| rig.server.counters().connections == 0).await;
+    for (pauses, ending) in [(false, Lost), (true, Clean)] {
+        let front = rig.connect();
+        if pauses {
+            front.pause();
+        }
+        drop(front);
+        until_gone().await;
+        assert_eq!(rig.last_ending(), Some(ending), "paused: {pauses}");
+    }
+    // What is no kick is refused.
+    let front = rig.connect();
+    front.pause();
+    front.send(SET_VRING_KICK, &[&0_u64.to_ne_bytes()], Some(rig.driver.file.as_fd()));
+    front.refused();
+    until_gone().await;
+    assert_eq!(rig.last_ending(), Some(Lost), "hung up on");
+    // A paused machine's connection, which the server ends.
+    let front = rig.connect();
+    front.pause();
+    rig.endings.lock().unwrap().clear();
+    serving.stop().await.unwrap();
+    assert_eq!(rig.last_ending(), Some(Lost), "a stop");
 }
 
 #[tokio::test(flavor = "multi_thread")]
