@@ -593,12 +593,13 @@ impl Ring {
         let failed = result.is_err();
         let read = if action == Action::Read && !failed { span.len() as u32 } else { 0 };
         self.settle(memory, chain, head, result, read)?;
-        self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        match action {
-            Action::Read => &self.counts.read_bytes,
-            _ => &self.counts.written_bytes,
+        if !failed {
+            match action {
+                Action::Read => &self.counts.read_bytes,
+                _ => &self.counts.written_bytes,
+            }
+            .fetch_add(span.len(), Ordering::Relaxed);
         }
-        .fetch_add(span.len(), Ordering::Relaxed);
         self.observe(std::iter::once(span), action, failed, began);
         Ok(())
     }
@@ -660,6 +661,7 @@ impl Ring {
         if let Some(inflight) = &self.inflight {
             inflight.end(head, self.queue.next_used());
         }
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
         self.answered = true;
         Ok(())
     }

@@ -196,7 +196,8 @@ async fn requests_are_answered_at_once_and_after_waiting() {
     let disk = Arc::new(block::Memory::new(DISK));
     for device in [Arc::clone(&disk) as Arc<dyn Device>, slow(&disk, Fault::None)] {
         let mut driver = Driver::new();
-        let ring = driver.serve(device, None);
+        let counts = Arc::new(LiveCounters::default());
+        let ring = driver.serve_so(device, None, 0, BusyPoll::Never, Arc::clone(&counts));
         driver.put(Driver::data(0), &[7; 4096]);
         driver.offer(0, 1, 8, 4096, false);
         assert_eq!(driver.answer().await, (0, 1, 0), "a write");
@@ -219,6 +220,9 @@ async fn requests_are_answered_at_once_and_after_waiting() {
         driver.offer(0, 99, 0, 512, true);
         assert_eq!(driver.answer().await, (0, 1, 2), "nothing that is known");
         assert_eq!(stop(ring).await, Some(driver.available));
+        let counted = counts.read();
+        assert_eq!(counted.requests, 7, "of every kind");
+        assert_eq!((counted.read_bytes, counted.written_bytes), (8192, 4096));
     }
 }
 
@@ -252,12 +256,16 @@ async fn a_device_that_fails_fails_the_request_and_no_other() {
         block::Operation::Write(_) => Fault::Fail(block::ErrorKind::NoSpace),
         _ => Fault::None,
     };
-    let ring = driver.serve(Arc::new(ScriptedDevice::new(disk, broken)), None);
+    let counts = Arc::new(LiveCounters::default());
+    let device = Arc::new(ScriptedDevice::new(disk, broken));
+    let ring = driver.serve_so(device, None, 0, BusyPoll::Never, Arc::clone(&counts));
     driver.offer(0, 1, 0, 512, false);
     assert_eq!(driver.answer().await, (0, 1, 1));
     driver.offer(1, 0, 0, 512, true);
     assert_eq!(driver.answer().await, (1, 513, 0));
     assert_eq!(stop(ring).await, Some(2));
+    let counted = counts.read();
+    assert_eq!((counted.requests, counted.read_bytes, counted.written_bytes), (2, 512, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
