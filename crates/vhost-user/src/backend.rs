@@ -401,7 +401,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
             let why = "a virtqueue that is polled, not kicked, is not served";
             return Err(self.refuse(&Error::unsupported(why)));
         };
-        let kick = self.event(kick)?;
+        let kick = notifier::kick(kick).map_err(|e| self.refuse(&e))?;
         let ring = self.still(u32::from(index))?;
         ring.kick = Some(kick);
         ring.enabled |= all_enabled;

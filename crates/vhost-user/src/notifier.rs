@@ -35,6 +35,22 @@ pub(crate) fn event(file: File) -> Result<OwnedFd> {
     }
 }
 
+/// What the front end kicks with: an eventfd. A pipe would have to be read, or it fills up and whoever kicks waits
+/// for ever; a read of it may be one that somebody else waits for.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for anything else.
+pub(crate) fn kick(file: File) -> Result<OwnedFd> {
+    let kick = event(file)?;
+    let is_pipe = fstat(&kick)
+        .map_err(|e| Error::io("what a front end kicks with", e.into()))
+        .map(|status| FileType::from_raw_mode(status.st_mode) == FileType::Fifo)?;
+    if is_pipe {
+        return Err(Error::invalid("what a front end kicks with is a pipe: an eventfd is needed"));
+    }
+    Ok(kick)
+}
+
 /// Whether it is an eventfd; `None` where that is not to be found out.
 fn is_eventfd(event: &impl AsFd) -> Option<bool> {
     let file = std::fs::read_link(format!("/proc/self/fd/{}", event.as_fd().as_raw_fd()));

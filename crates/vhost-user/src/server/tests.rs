@@ -457,6 +457,24 @@ async fn a_connection_ends_with_its_front_end_whatever_that_has_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_is_no_kick() {
+    let rig = Rig::new(PATIENCE);
+    let serving = rig.serve().await;
+    let (_reads, writes) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    for (message, is_taken) in [(SET_VRING_CALL, true), (SET_VRING_KICK, false)] {
+        let front = FrontEnd(Socket::connect(rig.dir.path().join("disk")).unwrap());
+        front.ask(GET_FEATURES);
+        front.send(message, &[&0_u64.to_ne_bytes()], Some(writes.as_fd()));
+        if is_taken {
+            front.ask(GET_FEATURES);
+        } else {
+            front.refused();
+        }
+    }
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
     let rig = Rig::new(PATIENCE);
     let (ours, theirs) = Socket::pair().unwrap();
