@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longer reads and writes are done in pieces of this length, in bytes: others have their turn between.
-const PIECE: u64 = 4 << 20;
+/// The most bytes that a read or a write is carried out with at a time. A longer request is done piece by piece: it
+/// holds no more than one, and others have their turn between.
+pub(crate) const PIECE: u64 = 4 << 20;
 /// Longer ranges are discarded and zeroed in pieces of this length: a file system may lock the whole file
 /// for each.
 const EFFECT: u64 = 256 << 20;
@@ -18,7 +19,7 @@ const EFFECT: u64 = 256 << 20;
 /// What a request waits for.
 #[derive(Debug)]
 pub(crate) enum AwaitedOperation {
-    /// Fill the buffer, which is as long as the span.
+    /// Fill the buffer, which is as long as the span: [`PIECE`] at most, here and for a write.
     Read(Span, Vec<u8>),
     Write(Span, Vec<u8>, Durability),
     Flush,
@@ -30,12 +31,12 @@ impl AwaitedOperation {
     async fn run(&mut self, device: &dyn Device) -> Result<()> {
         match self {
             Self::Read(span, buf) => {
-                for piece in span.pieces(piece(device)) {
+                for piece in span.pieces(most(device)) {
                     device.read(piece, &mut buf[piece.index_in(*span)]).await?;
                 }
             }
             Self::Write(span, data, durability) => {
-                for piece in span.pieces(piece(device)) {
+                for piece in span.pieces(most(device)) {
                     device.write(piece, &data[piece.index_in(*span)], *durability).await?;
                 }
             }
@@ -57,8 +58,18 @@ impl AwaitedOperation {
     }
 }
 
-fn piece(device: &dyn Device) -> u64 {
-    PIECE.min(u64::from(device.limits().maximum)).max(1)
+fn most(device: &dyn Device) -> u64 {
+    u64::from(device.limits().maximum).max(1)
+}
+
+/// The first piece of a read or a write. The next ones begin at multiples of [`PIECE`].
+pub(crate) fn first_piece(whole: Span) -> Span {
+    whole.pieces(PIECE).next().unwrap_or(whole)
+}
+
+/// The piece behind the one that is done; `None` when that was the last one.
+pub(crate) fn next_piece(whole: Span, done: Span) -> Option<Span> {
+    (done.end() < whole.end()).then(|| first_piece(Span::between(done.end(), whole.end())))
 }
 
 /// What became of a request.

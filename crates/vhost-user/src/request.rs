@@ -12,8 +12,9 @@ const HEADER: usize = 16;
 const RANGE: usize = 16;
 /// The most pieces of memory in one request.
 const MOST_PIECES: usize = 1024;
-/// The most data of one request, in bytes.
-pub(crate) const MOST_DATA: u64 = 32 << 20;
+/// The most data of one request, in bytes: a chain has no more than 4 GiB (virtio 1.2, 2.7.5.3.1), and its length goes
+/// into 32 bits. Firmware may read a whole file at once.
+pub(crate) const MOST_DATA: u64 = u32::MAX as u64 - 1;
 /// The length of a disk's name, in bytes.
 pub(crate) const ID: usize = 20;
 
@@ -245,12 +246,17 @@ impl Chain {
         Ok(ranges)
     }
 
-    /// Reads what the guest gives into `buf`, which is as long.
+    /// Reads what the guest gives, from `offset` on, into all of `buf`.
     ///
     /// # Errors
-    /// [`Broken`] where it points outside its memory.
-    pub(crate) fn gather(&self, memory: &GuestMemoryMmap, buf: &mut [u8]) -> Result<(), Broken> {
-        copy_out(memory, &self.given, 0, buf)
+    /// [`Broken`] where it points outside its memory, or gives less.
+    pub(crate) fn gather(
+        &self,
+        memory: &GuestMemoryMmap,
+        offset: usize,
+        buf: &mut [u8],
+    ) -> Result<(), Broken> {
+        copy_out(memory, &self.given, offset, buf)
     }
 
     /// Writes `bytes` to what the guest takes, from `offset` on.
@@ -564,7 +570,10 @@ pub(crate) mod tests {
             let chain = chain(&memory, &pieces).unwrap();
             prop_assert_eq!(chain.given_len, data.len() as u64);
             let mut found = vec![0; data.len()];
-            chain.gather(&memory, &mut found).unwrap();
+            chain.gather(&memory, 0, &mut found).unwrap();
+            prop_assert_eq!(&found, &data);
+            let behind = offset.min(data.len());
+            chain.gather(&memory, behind, &mut found[behind..]).unwrap();
             prop_assert_eq!(&found, &data);
             let fits = offset + data.len() <= 4096;
             prop_assert_eq!(chain.scatter(&memory, offset, &data).is_ok(), fits);

@@ -5,7 +5,9 @@
 //! a kick takes one system call; before, it polls for the next request for a while, as an NBD connection
 //! does, and is not kicked then.
 
-use crate::carry::{AwaitedOperation, Completion, Mailbox, carry_out};
+use crate::carry::{
+    AwaitedOperation, Completion, Mailbox, PIECE, carry_out, first_piece, next_piece,
+};
 use crate::counters::LiveCounters;
 use crate::export_use::ExportUse;
 use crate::inflight;
@@ -103,8 +105,17 @@ impl Drop for RunningRing {
 /// A request in flight that waits for the device.
 struct PendingRequest {
     chain: Chain,
+    /// All that is read or written; the device has one piece of it at a time.
+    whole: Span,
     began: Option<Instant>,
     held: u64,
+}
+
+/// What a request waits for.
+struct AwaitedRequest {
+    work: AwaitedOperation,
+    whole: Span,
+    began: Option<Instant>,
 }
 
 /// What to do next.
@@ -389,9 +400,9 @@ impl Ring {
         };
         match served {
             Ok(None) => self.chain = chain,
-            Ok(Some((work, began))) => {
+            Ok(Some(AwaitedRequest { work, whole, began })) => {
                 self.chain = self.spare.pop().unwrap_or_default();
-                self.wait(head, chain, work, began);
+                self.wait(head, PendingRequest { chain, whole, began, held: 0 }, work);
             }
             Err(Broken) => {
                 self.chain = chain;
@@ -406,27 +417,35 @@ impl Ring {
         memory: &GuestMemoryMmap,
         chain: &Chain,
         head: u16,
-    ) -> Result<Option<(AwaitedOperation, Option<Instant>)>, Broken> {
+    ) -> Result<Option<AwaitedRequest>, Broken> {
         let began = self.observer.is_some().then(Instant::now);
         let size = self.device.size();
         let operation = match chain.operation(size, self.grain) {
             Ok(operation) => operation,
             Err(status) => return self.answer(memory, chain, head, status, 0).map(|()| None),
         };
+        let mut whole = Span::whole(0);
         let work = match operation {
             Operation::Read(span) => match self.try_read(memory, chain, span)? {
                 Some(result) => {
                     let what = (span, Action::Read);
                     return self.end(memory, chain, head, what, result, began).map(|()| None);
                 }
-                None => AwaitedOperation::Read(span, vec![0; span.len() as usize]),
+                None => {
+                    whole = span;
+                    let first = first_piece(span);
+                    AwaitedOperation::Read(first, vec![0; first.len() as usize])
+                }
             },
             Operation::Write(span) => match self.try_write(memory, chain, span)? {
                 Ok(result) => {
                     let what = (span, Action::Write);
                     return self.end(memory, chain, head, what, result, began).map(|()| None);
                 }
-                Err(data) => AwaitedOperation::Write(span, data, self.durability),
+                Err(data) => {
+                    whole = span;
+                    AwaitedOperation::Write(first_piece(span), data, self.durability)
+                }
             },
             Operation::Flush => AwaitedOperation::Flush,
             Operation::Discard | Operation::Zero => {
@@ -449,7 +468,7 @@ impl Ring {
             }
         };
         self.intact()?;
-        Ok(Some((work, began)))
+        Ok(Some(AwaitedRequest { work, whole, began }))
     }
 
     /// Makes sure that what was read of the guest's memory up to now was there, and what was written is.
@@ -479,7 +498,7 @@ impl Ring {
         }
     }
 
-    /// Writes what the guest gives if that needs no waiting; else gives it.
+    /// Writes what the guest gives if that needs no waiting; else gives the first piece of it.
     fn try_write(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -488,12 +507,12 @@ impl Ring {
     ) -> Result<Result<Result<()>, Vec<u8>>, Broken> {
         let len = span.len() as usize;
         if len > TRIED || self.durability == Durability::Durable {
-            let mut data = vec![0; len];
-            chain.gather(memory, &mut data)?;
+            let mut data = vec![0; first_piece(span).len() as usize];
+            chain.gather(memory, 0, &mut data)?;
             return Ok(Err(data));
         }
         let data = self.room.bytes(len);
-        chain.gather(memory, data)?;
+        chain.gather(memory, 0, data)?;
         if self.memory.is_torn() {
             return Err(Broken);
         }
@@ -505,16 +524,18 @@ impl Ring {
     }
 
     /// Has a request wait for the device.
-    fn wait(&mut self, head: u16, chain: Chain, work: AwaitedOperation, began: Option<Instant>) {
-        let held = match &work {
-            AwaitedOperation::Read(span, _) | AwaitedOperation::Write(span, ..) => span.len(),
+    fn wait(&mut self, head: u16, mut request: PendingRequest, work: AwaitedOperation) {
+        request.held = match &work {
+            AwaitedOperation::Read(..) | AwaitedOperation::Write(..) => {
+                PIECE.min(request.whole.len())
+            }
             AwaitedOperation::Flush
             | AwaitedOperation::Discard(..)
             | AwaitedOperation::Zero(..) => 0,
         };
-        self.pending[usize::from(head)] = Some(PendingRequest { chain, began, held });
+        self.held += request.held;
+        self.pending[usize::from(head)] = Some(request);
         self.waiting += 1;
-        self.held += held;
         let (device, mailbox) = (Arc::clone(&self.device), Arc::clone(&self.mailbox));
         self.runtime.spawn(carry_out(device, Arc::clone(&self.usage), mailbox, head, work));
     }
@@ -524,13 +545,9 @@ impl Ring {
         let mut done = std::mem::take(&mut self.done);
         self.mailbox.take_done(&mut done);
         for Completion { head, outcome } in done.drain(..) {
-            let Some(PendingRequest { chain, began, held }) =
-                self.pending[usize::from(head)].take()
-            else {
-                continue;
-            };
+            let Some(request) = self.pending[usize::from(head)].take() else { continue };
             self.waiting -= 1;
-            self.held -= held;
+            self.held -= request.held;
             if self.broken {
                 continue;
             }
@@ -538,35 +555,75 @@ impl Ring {
                 self.breaks("the server ends; requests in flight are the next one's");
                 continue;
             };
-            if self.finish(memory, &chain, head, &work, result, began).is_err() {
+            if self.go_on(memory, head, request, work, result).is_err() {
                 self.breaks("a request points outside the guest's memory");
             }
-            self.spare.push(chain);
         }
         self.done = done;
     }
 
+    /// Has the device do the next piece of a request, or answers it.
+    fn go_on(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        head: u16,
+        request: PendingRequest,
+        mut work: AwaitedOperation,
+        result: Result<()>,
+    ) -> Result<(), Broken> {
+        if result.is_ok() && self.turn_over(memory, &request, &mut work)? {
+            self.wait(head, request, work);
+            return Ok(());
+        }
+        self.finish(memory, head, &request, &work, result)?;
+        self.spare.push(request.chain);
+        Ok(())
+    }
+
+    /// Gives the guest the piece that was read, and takes the next one that it writes; whether there is another piece
+    /// to do.
+    fn turn_over(
+        &self,
+        memory: &GuestMemoryMmap,
+        PendingRequest { chain, whole, .. }: &PendingRequest,
+        work: &mut AwaitedOperation,
+    ) -> Result<bool, Broken> {
+        match work {
+            AwaitedOperation::Read(piece, data) => {
+                chain.scatter(memory, piece.index_in(*whole).start, data)?;
+                let Some(next) = next_piece(*whole, *piece) else { return Ok(false) };
+                data.resize(next.len() as usize, 0);
+                *piece = next;
+            }
+            AwaitedOperation::Write(piece, data, _) => {
+                let Some(next) = next_piece(*whole, *piece) else { return Ok(false) };
+                data.resize(next.len() as usize, 0);
+                chain.gather(memory, next.index_in(*whole).start, data)?;
+                *piece = next;
+            }
+            _ => return Ok(false),
+        }
+        self.intact()?;
+        Ok(true)
+    }
+
+    /// Answers what the device has done, or has failed to do.
     fn finish(
         &mut self,
         memory: &GuestMemoryMmap,
-        chain: &Chain,
         head: u16,
+        PendingRequest { chain, whole, began, .. }: &PendingRequest,
         work: &AwaitedOperation,
         result: Result<()>,
-        began: Option<Instant>,
     ) -> Result<(), Broken> {
+        let began = *began;
         let of_many = |ranges: &[DiscardRange], action: Action| {
             let spans = ranges.iter().map(|range| range.span);
             self.observe(spans, action, result.is_err(), began);
         };
         let what = match work {
-            AwaitedOperation::Read(span, data) => {
-                if result.is_ok() {
-                    chain.scatter(memory, 0, data)?;
-                }
-                (*span, Action::Read)
-            }
-            AwaitedOperation::Write(span, ..) => (*span, Action::Write),
+            AwaitedOperation::Read(..) => (*whole, Action::Read),
+            AwaitedOperation::Write(..) => (*whole, Action::Write),
             AwaitedOperation::Flush => (Span::whole(0), Action::Flush),
             AwaitedOperation::Discard(ranges, _) => {
                 of_many(ranges, Action::Trim);

@@ -21,6 +21,8 @@ pub(crate) const AVAILABLE: u64 = 0x1000;
 pub(crate) const USED: u64 = 0x2000;
 pub(crate) const BUFFERS: u64 = 0x10000;
 pub(crate) const BUFFER: u64 = 0x8000;
+/// The length of a request that is done in several pieces.
+const LONG: u64 = (9 << 20) + 512;
 
 /// A guest's side of a ring.
 pub(crate) struct Driver {
@@ -35,9 +37,14 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new() -> Self {
+        Self::of(MEMORY)
+    }
+
+    /// A guest with so much memory.
+    fn of(len: u64) -> Self {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(MEMORY).unwrap();
-        let part = RamPart { guest: 0, len: MEMORY, user: 0, offset: 0 };
+        file.set_len(len).unwrap();
+        let part = RamPart { guest: 0, len, user: 0, offset: 0 };
         let memory = GuestRam::default().with(part, file.try_clone().unwrap()).unwrap();
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         Self { file, memory, kick: event(), fault: event(), available: 0, seen: 0 }
@@ -127,6 +134,14 @@ impl Driver {
     pub(crate) fn offer_data_at(&mut self, data: u64) {
         self.put_request(0, 1, 0, 512, false);
         self.descriptor(1, data, 512, 1, 2);
+        self.kick();
+    }
+
+    /// Offers a request for [`LONG`] bytes at `data`, in one piece; all else is in the memory of slot 0.
+    fn offer_long(&mut self, kind: u32, sector: u64, data: u64) {
+        self.put_request(0, kind, sector, 512, false);
+        let device_writes = if kind == 0 { 2 } else { 0 };
+        self.descriptor(1, data, LONG as u32, 1 | device_writes, 2);
         self.kick();
     }
 
@@ -388,8 +403,58 @@ async fn an_entry_of_the_ring_that_cannot_be_read_breaks_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_request_is_done_piece_by_piece() {
+    let disk = Arc::new(block::Memory::new(16 << 20));
+    let device = Arc::new(ScriptedDevice::new(Arc::clone(&disk), |_| Fault::None));
+    let mut driver = Driver::of(MEMORY + LONG);
+    let ring = driver.serve(Arc::clone(&device) as _, None);
+    let bytes: Vec<u8> = (0..LONG).map(|at| (at / 512 % 251) as u8).collect();
+    driver.put(MEMORY, &bytes);
+    driver.offer_long(1, 3, MEMORY);
+    assert_eq!(driver.answer().await, (0, 1, 0), "a write");
+    assert!(disk.to_vec()[3 * 512..][..LONG as usize] == bytes);
+    driver.put(MEMORY, &vec![0; LONG as usize]);
+    driver.offer_long(0, 3, MEMORY);
+    assert_eq!(driver.answer().await, (0, LONG as u32 + 1, 0), "a read");
+    let mut read = vec![0; LONG as usize];
+    driver.file.read_exact_at(&mut read, MEMORY).unwrap();
+    assert!(read == bytes);
+    let log = device.calls.log();
+    assert_eq!(log.count(|call| matches!(call, block::Operation::Write(_))), 3);
+    assert!(
+        log.count(|call| matches!(call, block::Operation::Read(span) if span.len() <= PIECE)) == 3
+    );
+    drop(log);
+    assert_eq!(stop(ring).await, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_piece_that_fails_ends_its_request() {
+    let disk = Arc::new(block::Memory::new(16 << 20));
+    let broken = |operation| match operation {
+        block::Operation::Read(span) | block::Operation::Write(span) => match span.offset() {
+            0x40_0000 => Fault::Fail(block::ErrorKind::NoSpace),
+            _ => Fault::None,
+        },
+        _ => Fault::None,
+    };
+    let device = Arc::new(ScriptedDevice::new(disk, broken));
+    let counts = Arc::new(LiveCounters::default());
+    let mut driver = Driver::of(MEMORY + LONG);
+    let all = BusyPoll::Never;
+    let ring = driver.serve_so(Arc::clone(&device) as _, None, 0, all, Arc::clone(&counts));
+    for kind in [0, 1] {
+        driver.offer_long(kind, 0, MEMORY);
+        assert_eq!(driver.answer().await, (0, 1, 1), "{kind}");
+    }
+    assert_eq!(device.calls.log().asked.len(), 4, "nothing behind the piece that failed");
+    assert_eq!(counts.read().read_bytes + counts.read().written_bytes, 0);
+    assert_eq!(stop(ring).await, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
-    const LEN: u32 = crate::request::MOST_DATA as u32;
+    const LEN: u32 = 32 << 20;
     let disk = Arc::new(block::Memory::new(u64::from(LEN)));
     let device = Arc::new(ScriptedDevice::new(disk, |_| Fault::Hold));
     let mut driver = Driver::new();
@@ -409,10 +474,13 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
         driver.descriptor(3 * slot, table, descriptors.len() as u32 * 16, 4, 0);
     }
     driver.kick();
-    let most = (MOST_HELD / u64::from(LEN)) as usize;
+    let most = usize::from(SIZE / 3);
     device.calls.until(|log| log.held == most).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(device.calls.log().held, most, "more than it may hold");
+    let long = |call: &block::Operation| matches!(call, block::Operation::Write(span) if span.len() > PIECE);
+    let log = device.calls.log();
+    assert_eq!((log.held, log.count(long)), (most, 0), "more than a piece of each");
+    drop(log);
     device.calls.release(1000);
     let mut answered = Vec::new();
     for _ in 0..SIZE / 3 {
