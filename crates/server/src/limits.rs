@@ -41,6 +41,7 @@ pub(crate) fn of_virtqueues(limits: &nbd::ServerLimits) -> vhost_user::FrontEndL
     vhost_user::FrontEndLimits {
         connections: limits.connections.min(vhost_user::FrontEndLimits::default().connections),
         busy_poll: limits.busy_poll,
+        held_bytes: limits.total_bytes,
         stop_deadline: limits.stop_deadline,
     }
 }

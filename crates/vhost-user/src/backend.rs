@@ -6,6 +6,7 @@ use crate::carry::Mailbox;
 use crate::config::{self, QUEUE_SIZE, QUEUES, feature};
 use crate::counters::LiveCounters;
 use crate::export_use::ExportUse;
+use crate::held::HeldBytes;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
 use crate::notifier;
@@ -39,6 +40,8 @@ pub(crate) struct BackendSetup {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
     pub(crate) allowances: Arc<Allowances>,
+    /// What its rings may hold together.
+    pub(crate) held: Arc<HeldBytes>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) processors: Processors,
     pub(crate) runtime: Handle,
@@ -268,6 +271,7 @@ impl Backend {
             id: request::id(&self.terms.identity),
             observer: self.terms.observer.clone(),
             counts: Arc::clone(&self.terms.counts),
+            held: Arc::clone(&self.terms.held),
             busy_poll: self.terms.busy_poll,
             processors: self.terms.processors.clone(),
             runtime: self.terms.runtime.clone(),

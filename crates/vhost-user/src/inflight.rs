@@ -189,6 +189,13 @@ impl RingInflight {
         }
     }
 
+    /// Notes that it was not taken after all.
+    pub(crate) fn put_back(&self, head: u16) {
+        if head < self.size {
+            self.store(Self::entry(head), 0_u8);
+        }
+    }
+
     /// Notes that it is about to be used; [`end`](Self::end) comes when it was.
     pub(crate) fn answer(&self, head: u16) {
         if head < self.size {

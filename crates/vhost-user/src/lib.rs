@@ -16,6 +16,7 @@
 //! | `sink` | reads that are copied once, from the cache to the guest |
 //! | `inflight` | which requests are in flight, in memory that outlives the server |
 //! | `memory` | the guest's memory, mapped and guarded |
+//! | `held` | how many bytes requests may hold that wait |
 //! | `allowance` | what all front ends together may take of the process |
 //! | `counters` | what was counted |
 //! | `config` | features and the configuration space: pure |
@@ -29,6 +30,7 @@ mod carry;
 mod config;
 mod counters;
 mod export_use;
+mod held;
 mod inflight;
 mod memory;
 mod notifier;

@@ -10,6 +10,7 @@ use crate::carry::{
 };
 use crate::counters::LiveCounters;
 use crate::export_use::ExportUse;
+use crate::held::{HeldBytes, HeldShare};
 use crate::inflight;
 use crate::memory::SharedRam;
 use crate::request::{Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, Status, grain};
@@ -31,7 +32,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// Requests that are taken before the guest is told of those that were answered.
 const BATCH: usize = 64;
-/// What requests that wait may hold, in bytes; more are not taken meanwhile.
+/// What requests of one ring that wait may hold, in bytes; more are not taken meanwhile.
 const MOST_HELD: u64 = 64 << 20;
 /// Faults of the device that one ring may write into the log.
 const LOGGED: u32 = 16;
@@ -59,6 +60,8 @@ pub(crate) struct RingSetup {
     pub(crate) id: [u8; ID],
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
+    /// What the rings of the connection may hold.
+    pub(crate) held: Arc<HeldBytes>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) processors: Processors,
     pub(crate) runtime: Handle,
@@ -108,14 +111,29 @@ struct PendingRequest {
     /// All that is read or written; the device has one piece of it at a time.
     whole: Span,
     began: Option<Instant>,
-    held: u64,
+    _held: Option<HeldShare>,
 }
 
-/// What a request waits for.
-struct AwaitedRequest {
-    work: AwaitedOperation,
-    whole: Span,
-    began: Option<Instant>,
+/// What became of a request that was taken.
+enum TakenRequest {
+    Answered,
+    /// The device is to do something.
+    Waits {
+        work: AwaitedOperation,
+        whole: Span,
+        began: Option<Instant>,
+        held: Option<HeldShare>,
+    },
+    /// There is no room for its data at the moment. Nothing was done.
+    Short,
+}
+
+/// What became of a write that was tried.
+enum TriedWrite {
+    Done(Result<()>),
+    /// It waits, with the first piece of what the guest gives.
+    Waits(Vec<u8>, HeldShare),
+    Short,
 }
 
 /// What to do next.
@@ -157,7 +175,10 @@ struct Ring {
     /// By their heads.
     pending: Vec<Option<PendingRequest>>,
     waiting: usize,
-    held: u64,
+    /// What those that wait hold.
+    held: Arc<HeldBytes>,
+    /// There was no room for the next request: somebody wakes the thread when there is.
+    short: bool,
     done: Vec<Completion>,
     /// Heads of requests that an earlier server left in flight.
     again: VecDeque<u16>,
@@ -206,7 +227,8 @@ impl Ring {
             room: ReadBuffer::new(),
             pending,
             waiting: 0,
-            held: 0,
+            held: setup.held.part(MOST_HELD),
+            short: false,
             done: Vec::new(),
             again: VecDeque::new(),
             answered: false,
@@ -292,7 +314,8 @@ impl Ring {
         let stopped = self.mailbox.is_stopped();
         let mut taken = 0;
         let _ = self.queue.disable_notification(memory);
-        while taken < BATCH && !self.broken && !stopped && self.held < MOST_HELD {
+        self.short = false;
+        while taken < BATCH && !self.broken && !stopped && !self.short {
             let Some((head, again)) = self.next_head(memory) else { break };
             if let Some(idle) = self.idle.take() {
                 self.waits.waited(idle.elapsed());
@@ -308,7 +331,7 @@ impl Ring {
                 Err(_) => self.breaks("its rings are not in the guest's memory"),
             }
         }
-        if self.broken || stopped || self.held >= MOST_HELD {
+        if self.broken || stopped || self.short {
             return RingStep::Sleep;
         }
         if taken == BATCH || !self.again.is_empty() || self.poll_before_sleep(memory) {
@@ -399,10 +422,14 @@ impl Ring {
             Err(Broken) => Err(Broken),
         };
         match served {
-            Ok(None) => self.chain = chain,
-            Ok(Some(AwaitedRequest { work, whole, began })) => {
+            Ok(TakenRequest::Answered) => self.chain = chain,
+            Ok(TakenRequest::Waits { work, whole, began, held }) => {
                 self.chain = self.spare.pop().unwrap_or_default();
-                self.wait(head, PendingRequest { chain, whole, began, held: 0 }, work);
+                self.wait(head, PendingRequest { chain, whole, began, _held: held }, work);
+            }
+            Ok(TakenRequest::Short) => {
+                self.chain = chain;
+                self.put_back(head, again);
             }
             Err(Broken) => {
                 self.chain = chain;
@@ -411,39 +438,60 @@ impl Ring {
         }
     }
 
+    /// Leaves a request for which there is no room to be taken later.
+    fn put_back(&mut self, head: u16, again: bool) {
+        self.short = true;
+        if again {
+            return self.again.push_front(head);
+        }
+        self.queue.set_next_avail(self.queue.next_avail().wrapping_sub(1));
+        if let Some(inflight) = &self.inflight {
+            inflight.put_back(head);
+        }
+    }
+
+    /// Takes room for the first piece of a read or a write.
+    fn hold(&self, whole: Span) -> Option<HeldShare> {
+        self.held.take(PIECE.min(whole.len()), &self.mailbox)
+    }
+
     /// Serves a request at once, or gives what it waits for.
     fn serve(
         &mut self,
         memory: &GuestMemoryMmap,
         chain: &Chain,
         head: u16,
-    ) -> Result<Option<AwaitedRequest>, Broken> {
+    ) -> Result<TakenRequest, Broken> {
         let began = self.observer.is_some().then(Instant::now);
         let size = self.device.size();
         let operation = match chain.operation(size, self.grain) {
             Ok(operation) => operation,
-            Err(status) => return self.answer(memory, chain, head, status, 0).map(|()| None),
+            Err(status) => return self.refuse(memory, chain, head, status),
         };
-        let mut whole = Span::whole(0);
+        let (mut whole, mut held) = (Span::whole(0), None);
         let work = match operation {
             Operation::Read(span) => match self.try_read(memory, chain, span)? {
                 Some(result) => {
                     let what = (span, Action::Read);
-                    return self.end(memory, chain, head, what, result, began).map(|()| None);
+                    self.end(memory, chain, head, what, result, began)?;
+                    return Ok(TakenRequest::Answered);
                 }
                 None => {
-                    whole = span;
+                    let Some(share) = self.hold(span) else { return Ok(TakenRequest::Short) };
+                    (whole, held) = (span, Some(share));
                     let first = first_piece(span);
                     AwaitedOperation::Read(first, vec![0; first.len() as usize])
                 }
             },
             Operation::Write(span) => match self.try_write(memory, chain, span)? {
-                Ok(result) => {
+                TriedWrite::Done(result) => {
                     let what = (span, Action::Write);
-                    return self.end(memory, chain, head, what, result, began).map(|()| None);
+                    self.end(memory, chain, head, what, result, began)?;
+                    return Ok(TakenRequest::Answered);
                 }
-                Err(data) => {
-                    whole = span;
+                TriedWrite::Short => return Ok(TakenRequest::Short),
+                TriedWrite::Waits(data, share) => {
+                    (whole, held) = (span, Some(share));
                     AwaitedOperation::Write(first_piece(span), data, self.durability)
                 }
             },
@@ -457,18 +505,28 @@ impl Ring {
                 match ranges {
                     Ok(ranges) if zero => AwaitedOperation::Zero(ranges, self.durability),
                     Ok(ranges) => AwaitedOperation::Discard(ranges, self.durability),
-                    Err(status) => {
-                        return self.answer(memory, chain, head, status, 0).map(|()| None);
-                    }
+                    Err(status) => return self.refuse(memory, chain, head, status),
                 }
             }
             Operation::Id => {
                 let written = chain.put_id(memory, &self.id)?;
-                return self.answer(memory, chain, head, Status::Ok, written).map(|()| None);
+                self.answer(memory, chain, head, Status::Ok, written)?;
+                return Ok(TakenRequest::Answered);
             }
         };
         self.intact()?;
-        Ok(Some(AwaitedRequest { work, whole, began }))
+        Ok(TakenRequest::Waits { work, whole, began, held })
+    }
+
+    /// Answers a request that is wrong.
+    fn refuse(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+        status: Status,
+    ) -> Result<TakenRequest, Broken> {
+        self.answer(memory, chain, head, status, 0).map(|()| TakenRequest::Answered)
     }
 
     /// Makes sure that what was read of the guest's memory up to now was there, and what was written is.
@@ -504,12 +562,13 @@ impl Ring {
         memory: &GuestMemoryMmap,
         chain: &Chain,
         span: Span,
-    ) -> Result<Result<Result<()>, Vec<u8>>, Broken> {
+    ) -> Result<TriedWrite, Broken> {
         let len = span.len() as usize;
         if len > TRIED || self.durability == Durability::Durable {
+            let Some(held) = self.hold(span) else { return Ok(TriedWrite::Short) };
             let mut data = vec![0; first_piece(span).len() as usize];
             chain.gather(memory, 0, &mut data)?;
-            return Ok(Err(data));
+            return Ok(TriedWrite::Waits(data, held));
         }
         let data = self.room.bytes(len);
         chain.gather(memory, 0, data)?;
@@ -517,23 +576,20 @@ impl Ring {
             return Err(Broken);
         }
         Ok(match self.device.try_write(span, data) {
-            Ok(Attempt::Done) => Ok(Ok(())),
-            Ok(Attempt::WouldWait) => Err(data.to_vec()),
-            Err(e) => Ok(Err(e)),
+            Ok(Attempt::Done) => TriedWrite::Done(Ok(())),
+            Ok(Attempt::WouldWait) => {
+                let first = first_piece(span).len() as usize;
+                match self.held.take(PIECE.min(span.len()), &self.mailbox) {
+                    Some(held) => TriedWrite::Waits(data[..first].to_vec(), held),
+                    None => TriedWrite::Short,
+                }
+            }
+            Err(e) => TriedWrite::Done(Err(e)),
         })
     }
 
     /// Has a request wait for the device.
-    fn wait(&mut self, head: u16, mut request: PendingRequest, work: AwaitedOperation) {
-        request.held = match &work {
-            AwaitedOperation::Read(..) | AwaitedOperation::Write(..) => {
-                PIECE.min(request.whole.len())
-            }
-            AwaitedOperation::Flush
-            | AwaitedOperation::Discard(..)
-            | AwaitedOperation::Zero(..) => 0,
-        };
-        self.held += request.held;
+    fn wait(&mut self, head: u16, request: PendingRequest, work: AwaitedOperation) {
         self.pending[usize::from(head)] = Some(request);
         self.waiting += 1;
         let (device, mailbox) = (Arc::clone(&self.device), Arc::clone(&self.mailbox));
@@ -547,7 +603,6 @@ impl Ring {
         for Completion { head, outcome } in done.drain(..) {
             let Some(request) = self.pending[usize::from(head)].take() else { continue };
             self.waiting -= 1;
-            self.held -= request.held;
             if self.broken {
                 continue;
             }

@@ -4,6 +4,7 @@ use crate::allowance::Allowances;
 use crate::backend::{Backend, BackendSetup};
 use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
 use crate::export_use::{ExportUse, ExportUses, OlderUses};
+use crate::held::HeldBytes;
 use block::{Error, Result};
 use nbd::server::{BusyPoll, Processors};
 use nbd::{Address, Exports, Listener, Peer, Purpose, SessionEnding};
@@ -37,6 +38,9 @@ pub struct FrontEndLimits {
     pub connections: usize,
     /// Whether a virtqueue's thread polls for the next request before it sleeps, as an NBD connection does.
     pub busy_poll: BusyPoll,
+    /// Bytes of all requests together that wait for their devices; one connection has at most half of it. Requests
+    /// beyond it wait in their rings.
+    pub held_bytes: u64,
     /// How long a stop waits for requests in flight. Those that are left are done again by the server that
     /// comes next.
     pub stop_deadline: Duration,
@@ -47,6 +51,7 @@ impl Default for FrontEndLimits {
         Self {
             connections: 1024,
             busy_poll: BusyPoll::Never,
+            held_bytes: 1 << 30,
             stop_deadline: Duration::from_secs(10),
         }
     }
@@ -64,6 +69,7 @@ struct Inner {
     processors: Processors,
     counts: Arc<LiveCounters>,
     allowances: Arc<Allowances>,
+    held: Arc<HeldBytes>,
     uses: ExportUses,
 }
 
@@ -71,7 +77,9 @@ impl VhostUserServer {
     /// A server of `exports`, which takes of these processors for busy polling.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
         let (counts, allowances, uses) = Default::default();
-        Self { inner: Arc::new(Inner { exports, limits, processors, counts, allowances, uses }) }
+        let held = HeldBytes::new(limits.held_bytes);
+        let inner = Inner { exports, limits, processors, counts, allowances, held, uses };
+        Self { inner: Arc::new(inner) }
     }
 
     /// What was counted so far.
@@ -276,6 +284,7 @@ async fn connection(
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
         allowances: Arc::clone(&inner.allowances),
+        held: inner.held.half(),
         busy_poll: inner.limits.busy_poll,
         processors: inner.processors.clone(),
         runtime: Handle::current(),

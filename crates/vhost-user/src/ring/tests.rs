@@ -67,6 +67,18 @@ impl Driver {
         busy_poll: BusyPoll,
         counts: Arc<LiveCounters>,
     ) -> RunningRing {
+        self.serve_holding(HeldBytes::new(1 << 30), device, inflight, base, busy_poll, counts)
+    }
+
+    fn serve_holding(
+        &self,
+        held: Arc<HeldBytes>,
+        device: Arc<dyn Device>,
+        inflight: Option<&Inflight>,
+        base: u16,
+        busy_poll: BusyPoll,
+        counts: Arc<LiveCounters>,
+    ) -> RunningRing {
         let mut queue = Queue::new(SIZE).unwrap();
         queue.try_set_desc_table_address(GuestAddress(DESCRIPTORS)).unwrap();
         queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).unwrap();
@@ -89,6 +101,7 @@ impl Driver {
             id: *b"0123456789abcdef0123",
             observer: None,
             counts,
+            held,
             busy_poll,
             processors: Processors::new(2),
             runtime: Handle::current(),
@@ -458,8 +471,10 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
     let disk = Arc::new(block::Memory::new(u64::from(LEN)));
     let device = Arc::new(ScriptedDevice::new(disk, |_| Fault::Hold));
     let mut driver = Driver::new();
-    let ring = driver.serve(Arc::clone(&device) as _, None);
-    // Writes that are as long as may be, all of the same half of the memory: a table of pieces for each.
+    let (held, counts) = (HeldBytes::new(2 * PIECE), Arc::default());
+    let disk = Arc::clone(&device) as _;
+    let ring = driver.serve_holding(held, disk, None, 0, BusyPoll::Never, counts);
+    // Long writes, all of the same half of the memory: a table of pieces for each.
     let pieces = u64::from(LEN) / (MEMORY / 2);
     for slot in 0..SIZE / 3 {
         let table = BUFFERS + u64::from(slot) * BUFFER + 0x1000;
@@ -474,12 +489,12 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
         driver.descriptor(3 * slot, table, descriptors.len() as u32 * 16, 4, 0);
     }
     driver.kick();
-    let most = usize::from(SIZE / 3);
+    let most = 2;
     device.calls.until(|log| log.held == most).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let long = |call: &block::Operation| matches!(call, block::Operation::Write(span) if span.len() > PIECE);
     let log = device.calls.log();
-    assert_eq!((log.held, log.count(long)), (most, 0), "more than a piece of each");
+    assert_eq!((log.held, log.count(long)), (most, 0), "more than there is room for");
     drop(log);
     device.calls.release(1000);
     let mut answered = Vec::new();
@@ -489,6 +504,49 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
     answered.sort_unstable();
     assert!((0..SIZE / 3).map(|slot| (slot, 1, 0)).eq(answered));
     assert_eq!(stop(ring).await, Some(SIZE / 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_found_no_room_are_left_to_whoever_comes_next() {
+    let disk = Arc::new(block::Memory::new(16 << 20));
+    for tracks in [false, true] {
+        let (inflight, _, _) = Inflight::create(1).unwrap();
+        let inflight = tracks.then_some(&inflight);
+        let device = Arc::new(ScriptedDevice::new(Arc::clone(&disk), |_| Fault::Hold));
+        let mut driver = Driver::new();
+        let (held, counts) = (HeldBytes::new(PIECE), Arc::default());
+        let short = Arc::clone(&device) as _;
+        let ring = driver.serve_holding(held, short, inflight, 0, BusyPoll::Never, counts);
+        // A read that takes all of the room, in eight parts of the guest's memory, and a write.
+        driver.put_request(0, 0, 0, PIECE as u32, true);
+        driver.descriptor(1, MEMORY / 2, PIECE as u32 / 8, 3, 3);
+        for index in 3..9 {
+            driver.descriptor(index, MEMORY / 2, PIECE as u32 / 8, 3, index + 1);
+        }
+        driver.descriptor(9, MEMORY / 2, PIECE as u32 / 8, 3, 2);
+        driver.put_request(4, 1, 0, 512, false);
+        driver.kick();
+        device.calls.until(|log| log.held == 1).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut stopped = tokio::task::JoinSet::new();
+        stopped.spawn(stop(ring));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        device.calls.release(100);
+        assert_eq!(
+            stopped.join_next().await.unwrap().unwrap(),
+            Some(1),
+            "the second one is not taken"
+        );
+        assert_eq!(driver.used(), 1);
+        if let Some(inflight) = inflight {
+            assert!(inflight.ring(0, SIZE).unwrap().recover(1).is_empty());
+        }
+        let ring =
+            driver.serve_so(Arc::clone(&disk) as _, inflight, 1, BusyPoll::Never, Arc::default());
+        assert_eq!(driver.answer().await, (0, PIECE as u32 + 1, 0));
+        assert_eq!(driver.answer().await, (4, 1, 0));
+        assert_eq!(stop(ring).await, Some(2));
+    }
 }
 
 proptest! {

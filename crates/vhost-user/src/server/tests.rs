@@ -492,6 +492,7 @@ async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
         observer: None,
         counts: Arc::default(),
         allowances: Arc::default(),
+        held: HeldBytes::new(u64::MAX / 2),
         busy_poll: BusyPoll::Never,
         processors: Processors::new(1),
         runtime: Handle::current(),
