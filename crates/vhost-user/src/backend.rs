@@ -7,7 +7,7 @@ use crate::config::{self, QUEUE_SIZE, QUEUES, feature};
 use crate::counters::LiveCounters;
 use crate::export_use::ExportUse;
 use crate::held::HeldBytes;
-use crate::inflight::Inflight;
+use crate::inflight::{self, Inflight};
 use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
 use crate::notifier;
 use crate::request;
@@ -37,6 +37,8 @@ pub(crate) struct BackendSetup {
     pub(crate) usage: Arc<ExportUse>,
     /// What tells the disk from all others.
     pub(crate) identity: String,
+    /// What the disk holds as a whole.
+    pub(crate) content: Option<String>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
     pub(crate) allowances: Arc<Allowances>,
@@ -269,6 +271,7 @@ impl Backend {
             usage: Arc::clone(&self.terms.usage),
             durability: if flushes { Durability::Buffered } else { Durability::Durable },
             id: request::id(&self.terms.identity),
+            content: self.terms.content.as_deref().map(inflight::content_number),
             observer: self.terms.observer.clone(),
             counts: Arc::clone(&self.terms.counts),
             held: Arc::clone(&self.terms.held),

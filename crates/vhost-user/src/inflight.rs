@@ -24,6 +24,16 @@ const COUNTER: usize = 8;
 /// The part of a ring begins at a multiple of this.
 const ALIGNMENT: usize = 64;
 
+/// What the disk held when the ring was begun, behind the descriptors; 0 where that is not noted. The format has
+/// nothing there: it is what the alignment leaves.
+const CONTENT: usize = size_of::<u64>();
+
+/// A number for what a disk holds as a whole, of the text that tells it. FNV-1a, the same in every program.
+pub(crate) fn content_number(content: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    content.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
 /// The memory of all rings.
 #[derive(Debug, Clone)]
 pub(crate) struct Inflight {
@@ -115,9 +125,11 @@ impl Inflight {
     /// The part of a ring of so many descriptors; `None` when it has none.
     pub(crate) fn ring(&self, index: u16, size: u16) -> Option<RingInflight> {
         let fits = index < self.queues && size <= self.room;
+        let (len, used) = (part_len(self.room), HEADER + ENTRY * usize::from(self.room));
         fits.then(|| RingInflight {
             region: Arc::clone(&self.region),
-            start: self.start + part_len(self.room) * usize::from(index),
+            start: self.start + len * usize::from(index),
+            content: (len - used >= CONTENT).then_some(len - CONTENT),
             size,
             counter: 0,
         })
@@ -129,6 +141,8 @@ impl Inflight {
 pub(crate) struct RingInflight {
     region: Arc<MmapRegion>,
     start: usize,
+    /// Where what the disk holds is noted, if there is room.
+    content: Option<usize>,
     size: u16,
     /// When the next request comes.
     counter: u64,
@@ -148,6 +162,17 @@ impl RingInflight {
 
     fn entry(head: u16) -> usize {
         HEADER + ENTRY * usize::from(head)
+    }
+
+    /// Whether the disk holds what it held when the ring was begun, as far as that is known. If it is begun now, that
+    /// is noted. To be asked before [`recover`](Self::recover).
+    pub(crate) fn is_of(&self, content: u64) -> bool {
+        let Some(at) = self.content else { return true };
+        let noted = if self.load::<u16>(VERSION) == 1 { self.load::<u64>(at) } else { 0 };
+        if noted == 0 {
+            self.store(at, content);
+        }
+        noted == 0 || noted == content
     }
 
     /// Takes up what an earlier server left, where the used ring stands at `used`: the heads of the requests
@@ -239,6 +264,27 @@ mod tests {
         next.begin(3);
         assert_eq!(inflight.ring(1, 64).unwrap().recover(10), vec![5_u16, 60, 7, 1, 3]);
         assert!(inflight.ring(0, 64).unwrap().recover(0).is_empty(), "another ring");
+    }
+
+    #[test]
+    fn a_ring_is_of_what_the_disk_held_when_it_was_begun() {
+        let (inflight, mut ring) = ring();
+        let [one, other] = ["disk 7 1", "disk 7 2"].map(content_number);
+        assert!(ring.is_of(one), "it is new");
+        ring.recover(0);
+        assert!(ring.is_of(one) && !ring.is_of(other));
+        let last = inflight.ring(1, QUEUE_SIZE).unwrap();
+        assert!(last.is_of(one) && !last.is_of(other));
+        ring.begin(63);
+        assert_eq!(inflight.ring(1, 64).unwrap().recover(0), [63_u16]);
+        // Another ring, one of an earlier version of us, and memory without room for it.
+        let mut earlier = inflight.ring(0, 64).unwrap();
+        earlier.recover(0);
+        assert!(earlier.is_of(other) && !earlier.is_of(one));
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let tight = Inflight::open(file, 0, 4096, 1, 63).unwrap().ring(0, 63).unwrap();
+        assert!(tight.is_of(one) && tight.is_of(other));
     }
 
     #[test]

@@ -37,6 +37,9 @@ const MOST_HELD: u64 = 64 << 20;
 /// Faults of the device that one ring may write into the log.
 const LOGGED: u32 = 16;
 
+/// Why a ring is not served whose disk was changed as a whole since it was begun.
+const OTHER_CONTENT: &str = "the disk was rolled back, reset, rebased or replaced since the guest began to use it; what \
+     the guest knows of it is wrong: reset the machine";
 /// Why a ring breaks that meets a page which cannot be had.
 const TORN: &str = "memory that the front end shares is not there any more";
 
@@ -58,6 +61,8 @@ pub(crate) struct RingSetup {
     /// Durability of every write: a driver that does not flush has each of them durable.
     pub(crate) durability: Durability,
     pub(crate) id: [u8; ID],
+    /// A number for what the disk holds as a whole.
+    pub(crate) content: Option<u64>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
     /// What the rings of the connection may hold.
@@ -160,6 +165,7 @@ struct Ring {
     grain: u64,
     durability: Durability,
     id: [u8; ID],
+    content: Option<u64>,
     observer: Option<Arc<dyn Observer>>,
     counts: Arc<LiveCounters>,
     busy_poll: BusyPoll,
@@ -215,6 +221,7 @@ impl Ring {
             device,
             durability: setup.durability,
             id: setup.id,
+            content: setup.content,
             observer: setup.observer,
             counts: setup.counts,
             busy_poll: setup.busy_poll,
@@ -283,6 +290,13 @@ impl Ring {
 
     /// Takes up the ring where it stands.
     fn begin(&mut self, memory: &GuestMemoryMmap) {
+        // Where it stays if it breaks here.
+        self.queue.set_next_avail(self.base);
+        if let (Some(inflight), Some(content)) = (&self.inflight, self.content)
+            && !inflight.is_of(content)
+        {
+            return self.breaks(OTHER_CONTENT);
+        }
         let Ok(used) = self.queue.used_idx(memory, Ordering::Acquire) else {
             return self.breaks("its used ring is not in the guest's memory");
         };

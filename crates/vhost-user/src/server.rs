@@ -281,6 +281,7 @@ async fn connection(
         device: Arc::clone(session.device()),
         usage: Arc::clone(&usage),
         identity: session.identity(),
+        content: session.content(),
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
         allowances: Arc::clone(&inner.allowances),

@@ -99,6 +99,7 @@ impl Driver {
             usage: usage(),
             durability: Durability::Buffered,
             id: *b"0123456789abcdef0123",
+            content: None,
             observer: None,
             counts,
             held,

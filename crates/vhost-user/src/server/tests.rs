@@ -48,6 +48,7 @@ struct OneDisk {
     device: Arc<dyn Device>,
     sessions: Arc<AtomicUsize>,
     endings: Endings,
+    content: Arc<AtomicUsize>,
 }
 
 #[async_trait::async_trait]
@@ -59,13 +60,15 @@ impl Exports for OneDisk {
     async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
         if name == "other" {
             let (device, sessions) = (Arc::new(Memory::new(DISK)), Arc::new(AtomicUsize::new(1)));
-            return Ok(Box::new(CountedSession { device, sessions, endings: Endings::default() }));
+            let endings = Endings::default();
+            return Ok(Box::new(CountedSession { device, sessions, endings, content: 0 }));
         }
         self.sessions.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(CountedSession {
             device: Arc::clone(&self.device),
             sessions: Arc::clone(&self.sessions),
             endings: Arc::clone(&self.endings),
+            content: self.content.load(Ordering::SeqCst),
         }))
     }
 }
@@ -74,6 +77,7 @@ struct CountedSession {
     device: Arc<dyn Device>,
     sessions: Arc<AtomicUsize>,
     endings: Endings,
+    content: usize,
 }
 
 impl Drop for CountedSession {
@@ -92,6 +96,10 @@ impl Session for CountedSession {
         "disk"
     }
 
+    fn content(&self) -> Option<String> {
+        Some(format!("disk {}", self.content))
+    }
+
     async fn close(self: Box<Self>, ending: SessionEnding) {
         self.endings.lock().unwrap().push(ending);
     }
@@ -105,6 +113,8 @@ struct Rig {
     device: Arc<PlannedDisk>,
     sessions: Arc<AtomicUsize>,
     endings: Endings,
+    /// What the disk holds as a whole.
+    content: Arc<AtomicUsize>,
     dir: tempfile::TempDir,
     driver: Driver,
     inflight: (File, u64),
@@ -131,17 +141,18 @@ impl Rig {
         };
         let device = Arc::new(ScriptedDevice::new(Arc::new(Memory::new(DISK)), plan));
         let sessions = Arc::new(AtomicUsize::new(0));
-        let endings = Endings::default();
+        let (endings, content) = (Endings::default(), Arc::new(AtomicUsize::new(0)));
         let exports = OneDisk {
             device: Arc::clone(&device) as _,
             sessions: Arc::clone(&sessions),
             endings: Arc::clone(&endings),
+            content: Arc::clone(&content),
         };
         let limits = FrontEndLimits { stop_deadline, ..FrontEndLimits::default() };
         let server = VhostUserServer::new(Arc::new(exports), limits, Processors::new(2));
         let (_, file, len) = Inflight::create(1).unwrap();
         let (dir, driver) = (tempfile::tempdir().unwrap(), Driver::new());
-        Self { server, device, sessions, endings, dir, driver, inflight: (file, len) }
+        Self { server, device, sessions, endings, content, dir, driver, inflight: (file, len) }
     }
 
     async fn serve(&self) -> Serving {
@@ -371,6 +382,35 @@ async fn what_a_stop_cut_off_holds_the_disk_and_answers_no_guest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_was_changed_meanwhile_is_not_given_to_a_guest_that_knows_another() {
+    let mut rig = Rig::new(Duration::from_millis(50));
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    rig.driver.offer(0, 1, 0, 512, false);
+    rig.device.calls.until(|log| log.held == 1).await;
+    assert!(serving.stop().await.is_err());
+    drop(front);
+    rig.device.calls.release(1);
+    until(|| rig.sessions.load(Ordering::SeqCst) == 0).await;
+    // It is rolled back before the machine comes again.
+    rig.content.store(1, Ordering::SeqCst);
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    rig.driver.broken().await;
+    assert_eq!((rig.writes(), rig.driver.used()), (1, 0), "it was done again");
+    // The front end stops it. When the machine is reset, its memory of what is in flight is, too.
+    front.pause();
+    drop(front);
+    until(|| rig.server.counters().connections == 0).await;
+    let (_, file, len) = Inflight::create(1).unwrap();
+    rig.inflight = (file, len);
+    rig.device.calls.release(1);
+    let _front = rig.connect();
+    assert_eq!(rig.driver.answer().await, (0, 1, 0));
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_at_its_deadline_also_where_a_ring_waits_for_an_older_one() {
     let mut rig = Rig::new(Duration::from_millis(50));
     let serving = rig.serve().await;
@@ -489,6 +529,7 @@ async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
         device: Arc::clone(&rig.device) as _,
         usage: usage.0,
         identity: "disk".into(),
+        content: None,
         observer: None,
         counts: Arc::default(),
         allowances: Arc::default(),
