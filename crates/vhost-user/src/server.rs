@@ -1,5 +1,7 @@
 //! The server: a socket for each export, connections, their end.
 
+mod sockets;
+
 use crate::allowance::Allowances;
 use crate::backend::{Backend, BackendSetup};
 use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
@@ -7,24 +9,21 @@ use crate::export_use::{ExportUse, ExportUses, OlderUses};
 use crate::held::HeldBytes;
 use block::{Error, Result};
 use nbd::server::{BusyPoll, Processors};
-use nbd::{Address, Exports, Listener, Peer, Purpose, SessionEnding};
-use std::collections::{BTreeSet, HashMap};
+use nbd::{Exports, Peer, Purpose, SessionEnding};
+use sockets::{BACKLOG, Sockets};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use vhost::vhost_user::{BackendReqHandler, Error as Broken};
 
-/// Clients of one export that may wait to be accepted.
-const BACKLOG: u32 = 16;
-/// How long accepting rests after it failed, for want of descriptors for example.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long rings that end as they are may take for what they are at.
 const LAST_TURN: Duration = Duration::from_millis(500);
 /// How long a connection waits for the one before until it says so.
@@ -94,7 +93,7 @@ impl VhostUserServer {
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when requests were left in flight by the deadline.
-    /// A socket that cannot be opened is in the log.
+    /// A socket that cannot be opened is in the log, and tried again each second.
     pub async fn serve(
         &self,
         dir: &Path,
@@ -103,49 +102,36 @@ impl VhostUserServer {
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
         let (order, orders) = watch::channel(false);
-        let mut sockets = HashMap::new();
         let mut clients = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
-        let (accepted, mut accepting) = tokio::sync::mpsc::channel(BACKLOG as usize);
+        let (accepted, mut accepting) = mpsc::channel(BACKLOG as usize);
+        let mut sockets = Sockets::new(dir, accepted);
+        sockets.want(names.borrow_and_update().clone());
         let mut opened = Some(opened);
         let mut change = true;
         loop {
-            let wanted = names.borrow_and_update().clone();
-            let no_names = wanted.is_empty();
-            sockets.retain(|name, _| wanted.contains(name));
-            for name in wanted {
-                if sockets.contains_key(&name) {
-                    continue;
-                }
-                // One that cannot be opened is tried again when the names change.
-                match Socket::open(dir, &name, &accepted).await {
-                    Ok(socket) => drop(sockets.insert(name, socket)),
-                    Err(e) => tracing::error!(export = name, error = e.message(), "no vhost-user"),
-                }
-            }
-            if let Some(opened) = opened.take() {
+            if let Some(opened) = opened.take_if(|_| sockets.are_tried()) {
                 opened();
             }
-            loop {
-                if no_names && !change && clients.is_empty() {
-                    return Ok(());
+            if sockets.are_none() && !change && clients.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = &mut stop => {
+                    sockets.close().await;
+                    order.send_replace(true);
+                    return self.end(clients).await;
                 }
-                tokio::select! {
-                    biased;
-                    () = &mut stop => {
-                        drop(sockets);
-                        order.send_replace(true);
-                        return self.end(clients).await;
-                    }
-                    changed = names.changed(), if change => match changed {
-                        Ok(()) => break,
-                        // Nobody changes them any more.
-                        Err(_) => change = false,
-                    },
-                    Some(_) = clients.join_next() => {}
-                    Some((name, stream)) = accepting.recv() => {
-                        self.admit(name, stream, &orders, &mut clients);
-                    }
+                changed = names.changed(), if change => match changed {
+                    Ok(()) => sockets.want(names.borrow_and_update().clone()),
+                    // Nobody changes them any more.
+                    Err(_) => change = false,
+                },
+                () = sockets.work() => {}
+                Some(_) = clients.join_next() => {}
+                Some((name, stream)) = accepting.recv() => {
+                    self.admit(name, stream, &orders, &mut clients);
                 }
             }
         }
@@ -217,48 +203,6 @@ impl VhostUserServer {
 /// Whether a socket can have an export's name: it is a file name, and none that is hidden.
 pub fn is_socket_name(name: &str) -> bool {
     !(name.is_empty() || name.contains('/') || name.starts_with('.'))
-}
-
-/// An export's socket. Its file goes with it.
-struct Socket {
-    _listener: Listener,
-    _accepting: JoinSet<()>,
-}
-
-impl Socket {
-    async fn open(
-        dir: &Path,
-        name: &str,
-        accepted: &tokio::sync::mpsc::Sender<(String, UnixStream)>,
-    ) -> Result<Self> {
-        if !is_socket_name(name) {
-            return Err(Error::invalid(format!("{name:?} cannot be the name of a socket")));
-        }
-        let path: PathBuf = dir.join(name);
-        let address = Address::unix(path)?;
-        let listener = Listener::bind(&address, BACKLOG).await?;
-        let failed = |e| Error::io(&address, e);
-        let socket = listener.as_fd().try_clone_to_owned().map_err(failed)?;
-        let socket = UnixListener::from_std(socket.into()).map_err(failed)?;
-        let (name, accepted) = (name.to_owned(), accepted.clone());
-        let mut accepting = JoinSet::new();
-        accepting.spawn(async move {
-            loop {
-                match socket.accept().await {
-                    Ok((stream, _)) => {
-                        if accepted.send((name.clone(), stream)).await.is_err() {
-                            return;
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "accepting a vhost-user connection failed");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        });
-        Ok(Self { _listener: listener, _accepting: accepting })
-    }
 }
 
 /// Serves one connection to its end, or until there is the order to stop.

@@ -38,6 +38,6 @@ pub use schedule::pace::Rates;
 pub use serving::Server;
 pub use session::passing::{Carrier, Interrupted, KeptPlace, PassedConnection, Passing, Phase};
 pub use session::remainder::ConnectionRemainder;
-pub use sockets::listener::{DEFAULT_BACKLOG, Listener};
+pub use sockets::listener::{BindingTurn, DEFAULT_BACKLOG, Listener};
 pub use sockets::stream::{ConnectedSocket, Watch};
 pub use sockets::tls::{Credentials, Tls};

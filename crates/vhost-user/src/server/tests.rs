@@ -297,6 +297,39 @@ async fn a_server_that_takes_nobody_any_more_ends_with_its_last_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_cannot_be_opened_is_tried_again() {
+    let rig = Rig::new(PATIENCE);
+    let path = rig.dir.path().join("disk");
+    std::fs::write(&path, "in the way").unwrap();
+    let serving = rig.serve().await;
+    let is_there = |name| Socket::connect(rig.dir.path().join(name)).is_ok();
+    assert!(is_there("other") && !is_there("disk"));
+    std::fs::remove_file(&path).unwrap();
+    until(|| is_there("disk")).await;
+    serving.stop().await.unwrap();
+    assert!(!path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_locks_the_directory_holds_up_neither_each_socket_nor_the_end() {
+    let rig = Rig::new(PATIENCE);
+    let lock = File::open(rig.dir.path()).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let many = BTreeSet::from_iter((0..100).map(|number| format!("disk{number}")));
+    let (tell, names) = watch::channel(many);
+    let began = tokio::time::Instant::now();
+    let serving = rig.serve_names(names).await;
+    // A second for each of them, it was.
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!((0..100).all(|number| rig.dir.path().join(format!("disk{number}")).exists()));
+    // In the middle of another pass.
+    tell.send_replace(BTreeSet::from(["disk".to_owned()]));
+    until(|| !rig.dir.path().join("disk0").exists()).await;
+    serving.stop().await.unwrap();
+    assert_eq!(std::fs::read_dir(rig.dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_who_stops_its_rings_and_hangs_up_has_left() {
     use SessionEnding::{Clean, Lost};
     let rig = Rig::new(PATIENCE);

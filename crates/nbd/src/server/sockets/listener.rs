@@ -60,14 +60,27 @@ impl Listener {
     pub async fn bind(address: &Address, backlog: u32) -> Result<Self> {
         match address {
             Address::Unix(path) => {
-                let _turn = turn(path).await;
-                Self::bind_unix(path, backlog)
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let turn = BindingTurn::take(parent.unwrap_or(Path::new("."))).await;
+                Self::bind_unix(path, backlog, &turn)
             }
             Address::Tcp(host, port) => Self::bind_tcp(host, *port, backlog).await,
         }
     }
 
-    fn bind_unix(path: &Path, backlog: u32) -> Result<Self> {
+    /// Listens at the unix socket `address`, as [`bind`](Self::bind) does, where it is one of several in a directory
+    /// and the `turn` there was taken for all of them.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind); [`Invalid`](block::ErrorKind::Invalid) for an address of TCP.
+    pub fn bind_in_turn(address: &Address, backlog: u32, turn: &BindingTurn) -> Result<Self> {
+        match address {
+            Address::Unix(path) => Self::bind_unix(path, backlog, turn),
+            Address::Tcp(..) => Err(Error::invalid(format!("{address} is no unix socket"))),
+        }
+    }
+
+    fn bind_unix(path: &Path, backlog: u32, _: &BindingTurn) -> Result<Self> {
         let address = Address::Unix(path.to_owned());
         let fail = |e: io::Error| Error::io(&address, e);
         remove_stale(path)?;
@@ -259,20 +272,27 @@ fn in_use(address: &Address) -> Error {
     Error::conflict(format!("{address} is in use: stop the other server or choose another address"))
 }
 
-/// Waits for the turn to bind in the directory of `path`, which lasts as long as the result. Two
-/// servers that find the same stale socket must not remove each other's new one, nor take one for
-/// stale that is bound and does not listen yet. Anybody may hold the lock, so the wait is short;
-/// without the turn only that race is open.
-async fn turn(path: &Path) -> Option<std::fs::File> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = std::fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
-    for _ in 0..TURN_ATTEMPTS {
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN | Errno::INTR) => tokio::time::sleep(TURN_PAUSE).await,
-            done => return done.ok().map(|()| directory),
+/// The turn to bind unix sockets in a directory, as long as it lives. Two servers that find the same stale socket must
+/// not remove each other's new one, nor take one for stale that is bound and does not listen yet. Anybody who may read
+/// the directory may hold its lock, so the wait is short, and one for all that are to be bound; without the turn only
+/// that race is open.
+#[derive(Debug)]
+pub struct BindingTurn {
+    _lock: Option<std::fs::File>,
+}
+
+impl BindingTurn {
+    /// Waits for it, for a second at most.
+    pub async fn take(directory: &Path) -> Self {
+        let Ok(lock) = std::fs::File::open(directory) else { return Self { _lock: None } };
+        for _ in 0..TURN_ATTEMPTS {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::AGAIN | Errno::INTR) => tokio::time::sleep(TURN_PAUSE).await,
+                done => return Self { _lock: done.ok().map(|()| lock) },
+            }
         }
+        Self { _lock: None }
     }
-    None
 }
 
 /// Removes the file of a unix socket that nobody listens on.
@@ -352,12 +372,16 @@ mod tests {
         let path = dir.path().join("s");
         drop(std_unix::UnixListener::bind(&path).unwrap());
         let address = Address::unix(&path).unwrap();
-        let others = turn(&path).await.unwrap();
+        let others = BindingTurn::take(dir.path()).await;
         let mut bound = std::pin::pin!(Listener::bind(&address, 16));
         let early = tokio::time::timeout(Duration::from_millis(50), &mut bound).await;
         assert!(early.is_err(), "another server is at work there");
         drop(others);
         bound.await.unwrap();
+        let turn = BindingTurn::take(dir.path()).await;
+        let second = Address::unix(dir.path().join("t")).unwrap();
+        Listener::bind_in_turn(&second, 16, &turn).unwrap();
+        assert!(Listener::bind_in_turn(&"127.0.0.1:0".parse().unwrap(), 16, &turn).is_err());
     }
 
     #[tokio::test]
