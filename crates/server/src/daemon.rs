@@ -4,7 +4,7 @@ use super::audit::AuditLog;
 use super::control;
 use super::estate::Estate;
 use super::exports::HomeExports;
-use super::fronts::Fronts;
+use super::fronts::{Fronts, Unserved};
 use super::handover::{self, Succession};
 use super::http::Port;
 use super::iscsi::{self, IscsiPlan};
@@ -236,7 +236,7 @@ impl Daemon {
             }
             None => None,
         };
-        let fronts = Fronts { iscsi, vhost_user };
+        let fronts = Fronts { iscsi, vhost_user, unserved: Unserved::default() };
         let (orders, ordered) = mpsc::unbounded_channel();
         let (stop, others) = (Switch::new(), JoinSet::new());
         let porter = porter(home, &config, &engine, boots);
@@ -340,6 +340,7 @@ impl Daemon {
                 _ = tick.tick() => {
                     let idle = Duration::from_secs(self.server.config.serve.idle_seconds);
                     self.upkeep.tick(idle, &self.server.running);
+                    self.fronts.retry(&self.server.running).await;
                 }
             }
         }

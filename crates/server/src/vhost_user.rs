@@ -21,6 +21,8 @@ use vhost_user::{FrontEndCounters, VhostUserServer};
 const LOOK: Duration = Duration::from_millis(100);
 /// How long they are listed after a change.
 const SETTLES: Duration = Duration::from_millis(500);
+/// How long it takes until they are listed again after that failed.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The vhost-user sockets of a server. Connections do not go over to a successor: front ends connect again,
 /// and what was in flight is done there.
@@ -71,7 +73,8 @@ impl Front {
     pub(crate) async fn serve(&mut self) -> Result<()> {
         make_directory(&self.dir)?;
         (self.stop, self.close) = (Switch::new(), Switch::new());
-        let (names, watched) = watch::channel(names(&self.disks).await);
+        // Where they cannot be listed yet, they are as soon as that works.
+        let (names, watched) = watch::channel(names(&self.disks).await.unwrap_or_default());
         let (opened, all_open) = oneshot::channel();
         let (server, dir, stop) = (self.server.clone(), self.dir.clone(), self.stop.wait());
         self.serving.spawn(async move {
@@ -84,8 +87,9 @@ impl Front {
         let (disks, home) = (Arc::clone(&self.disks), self.home.clone());
         let (stop, close) = (self.stop.wait(), self.close.wait());
         self.serving.spawn(async move {
+            let list = || self::names(&disks);
             tokio::select! {
-                () = follow(&disks, &home, &names) => {}
+                () = follow(&home, list, &names) => {}
                 () = close => drop(names.send_replace(BTreeSet::new())),
                 () = stop => {}
             }
@@ -148,19 +152,19 @@ fn make_directory(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), e))
 }
 
-/// The names of the disks; none when they cannot be read, which is in the log.
-async fn names(disks: &Disks) -> BTreeSet<String> {
-    match disks.names().await {
-        Ok(names) => names.into_iter().collect(),
-        Err(e) => {
-            tracing::error!(error = e.message(), "the disks cannot be listed for vhost-user");
-            BTreeSet::new()
-        }
-    }
+/// The names of the disks.
+async fn names(disks: &Disks) -> Result<BTreeSet<String>> {
+    disks.names().await.map(|names| names.into_iter().collect())
 }
 
-/// Keeps `told` true to which disks there are: they are listed when their directory has changed.
-async fn follow(disks: &Disks, home: &Path, told: &watch::Sender<BTreeSet<String>>) {
+/// Keeps `told` true to which disks there are: they are listed when their directory, `home`, has changed. Where they
+/// cannot be listed, which is in the log, what is known stays.
+async fn follow<L: Future<Output = Result<BTreeSet<String>>>>(
+    home: &Path,
+    list: impl Fn() -> L,
+    told: &watch::Sender<BTreeSet<String>>,
+) {
+    let mut is_told = false;
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut seen, mut settling) = (None, Instant::now());
@@ -179,7 +183,21 @@ async fn follow(disks: &Disks, home: &Path, told: &watch::Sender<BTreeSet<String
         } else if Instant::now() > settling {
             continue;
         }
-        let found = names(disks).await;
+        let found = match list().await {
+            Ok(found) => found,
+            Err(e) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::error!(
+                        error = e.message(),
+                        "the disks cannot be listed for vhost-user"
+                    );
+                }
+                seen = None;
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        is_told = false;
         told.send_if_modified(|known| {
             let changed = *known != found;
             *known = found;
@@ -223,5 +241,37 @@ impl VhostUserView {
             read_bytes: counters.read_bytes,
             written_bytes: counters.written_bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    #[tokio::test(start_paused = true)]
+    async fn disks_that_cannot_be_listed_stay_what_they_were_until_they_can_be() {
+        let home = tempfile::tempdir().unwrap();
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let answers: Mutex<Vec<Option<BTreeSet<String>>>> =
+            Mutex::new(vec![Some(set(&["a", "b"])), None, None, Some(set(&["a"]))]);
+        let list = || {
+            let next = answers.lock().pop().flatten();
+            std::future::ready(next.ok_or_else(|| Error::unavailable("too many open files")))
+        };
+        let (told, mut known) = watch::channel(set(&["a", "b", "c"]));
+        let heard = async {
+            known.changed().await.unwrap();
+            let first = known.borrow_and_update().clone();
+            known.changed().await.unwrap();
+            (first, known.borrow().clone())
+        };
+        let began = Instant::now();
+        let heard = tokio::select! {
+            () = follow(home.path(), list, &told) => unreachable!("it has no end"),
+            heard = heard => heard,
+        };
+        assert_eq!(heard, (set(&["a"]), set(&["a", "b"])), "nothing was told between");
+        assert!(began.elapsed() >= 2 * AGAIN);
     }
 }
