@@ -72,7 +72,11 @@ impl Writes {
         while self.fifo.front().is_some_and(|first| !self.sorted.has(first)) {
             self.fifo.pop_front();
         }
-        let oldest = self.fifo.front()?;
+        let Some(oldest) = self.fifo.front() else {
+            // The next batch begins with its own.
+            self.batch = 0;
+            return None;
+        };
         if self.batch == 0 && !no_reads && view.now.saturating_sub(oldest.arrived) > delay {
             self.batch = WRITE_BATCH;
         }
@@ -176,5 +180,42 @@ impl Scheduler for Cats {
             ("plans", self.plan.made),
             ("held", c.held),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile;
+
+    #[test]
+    fn what_a_batch_of_writes_did_not_use_is_not_another_batch_s() {
+        const MS: Nanos = 1_000_000;
+        let model = Profile::named("hdd-7200").unwrap().model().unwrap();
+        let shadow = SegmentCache::new(model.cache());
+        let view = |now| View { now, start: now, head: 0, shadow: &shadow, model: &*model };
+        let mut cats = crate::scheduler::make("cats").unwrap();
+        let request = |id, op, arrived| DiskRequest {
+            id,
+            op,
+            start: id * 1000,
+            sectors: 8,
+            arrived,
+            ..DiskRequest::default()
+        };
+        let add =
+            |cats: &mut dyn Scheduler, id, op, now| cats.add(request(id, op, now), &view(now));
+        let next = |cats: &mut dyn Scheduler, now| match cats.next(&view(now)) {
+            Decision::Go(request, _) => request.id,
+            other => panic!("{other:?}"),
+        };
+        add(&mut *cats, 1, Op::Write, 0);
+        (2..9).for_each(|id| add(&mut *cats, id, Op::Read, 0));
+        assert_eq!(next(&mut *cats, 600 * MS), 1, "it is late");
+        assert_ne!(next(&mut *cats, 601 * MS), 1);
+        // This one is not late.
+        add(&mut *cats, 9, Op::Write, 602 * MS);
+        assert_ne!(next(&mut *cats, 603 * MS), 9, "before reads that wait");
+        assert_eq!(next(&mut *cats, 1200 * MS), 9);
     }
 }
