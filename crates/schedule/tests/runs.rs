@@ -10,6 +10,7 @@ use schedule::model::disk::Travel;
 use schedule::scheduler::{ALL, make};
 use schedule::simulation::{SimulationOutcome, SimulationSetup, run};
 use schedule::{Decision, DiskRequest, Profile, Scheduler, View};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
 /// A small disk that has aged, for all tests of this file.
@@ -229,6 +230,41 @@ fn a_scheduler_that_repeats_or_loses_a_request_fails_the_run() {
         let error = run(setup).unwrap_err();
         assert!(error.message().contains(message), "{error}");
     }
+}
+
+/// First come, first served; and the longest time that the disk was expected to take until it begins.
+#[derive(Debug)]
+struct Watching {
+    waiting: std::collections::VecDeque<DiskRequest>,
+    most: Arc<AtomicU64>,
+}
+
+impl Scheduler for Watching {
+    fn add(&mut self, request: DiskRequest, _: &View<'_>) {
+        self.waiting.push_back(request);
+    }
+
+    fn next(&mut self, view: &View<'_>) -> Decision {
+        self.most.fetch_max(view.start - view.now, Relaxed);
+        self.waiting.pop_front().map_or(Decision::Idle, |next| Decision::Go(next, Travel::Direct))
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[test]
+fn what_is_expected_of_a_disk_that_is_faster_than_believed_does_not_run_away() {
+    let believed = Profile::named("hdd-7200").unwrap().model().unwrap();
+    let most = Arc::new(AtomicU64::new(0));
+    let load = mixed("cheetah-15k4", 20, 1.0);
+    let mut setup = setup("cheetah-15k4", "fcfs", load, 5000);
+    setup.scheduler = Box::new(Watching { waiting: Default::default(), most: Arc::clone(&most) });
+    (setup.believed, setup.outstanding) = (Some(&*believed), 4);
+    run(setup).unwrap();
+    let most = most.load(Relaxed) / 1_000_000;
+    assert!((5..100).contains(&most), "{most} ms for the three before it");
 }
 
 #[test]

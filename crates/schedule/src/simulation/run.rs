@@ -59,6 +59,8 @@ struct SimulationRun<'a> {
     head: u64,
     /// When that is expected.
     free: Nanos,
+    /// Where the head is believed to be behind what the disk has.
+    head_on_disk: u64,
     driver: VecDeque<Queued>,
     on_disk: Vec<(Nanos, DispatchedRequest)>,
     /// When each request in the system arrived, by id; free ids.
@@ -98,6 +100,7 @@ pub fn run(setup: SimulationSetup<'_>) -> Result<SimulationOutcome> {
         now: 0,
         head: 0,
         free: 0,
+        head_on_disk: 0,
         driver: VecDeque::new(),
         on_disk: Vec::with_capacity(servers),
         arrived: Vec::new(),
@@ -312,10 +315,27 @@ impl SimulationRun<'_> {
             flight.begun = self.now;
             flight.service = self.disk.serve(self.now, &flight.request, travel, &mut self.random);
             self.device.come(self.now);
-            if self.driver.is_empty() {
-                self.free = self.now + flight.service.expected;
+            if !flight.predicted {
+                self.head_on_disk = flight.request.end();
             }
+            self.free = self.now + flight.service.expected;
+            self.expect_driver();
             self.on_disk.push((self.now + flight.service.time, flight));
+        }
+    }
+
+    /// Puts off when the disk is expected to be free by what waits in the driver: anew each time, as what was expected
+    /// is never quite what came.
+    fn expect_driver(&mut self) {
+        let model = self.believed.unwrap_or(self.disk.model());
+        let mut head = self.head_on_disk;
+        for Queued { flight, .. } in &self.driver {
+            if flight.predicted {
+                self.free += model.expected_hit();
+            } else {
+                self.free += model.expected(self.free, head, &flight.request);
+                head = flight.request.end();
+            }
         }
     }
 }
