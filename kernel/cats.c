@@ -53,6 +53,8 @@ struct cats_settings {
 	/* For satf, in thousandths. */
 	unsigned int age;
 	unsigned int power;
+	/* How long the best accesses may go before others, in ms. */
+	unsigned int late;
 	/* The model of the disk, for satf: a hit takes `hit`, any other access `base` and a part of `full_seek`. */
 	unsigned int hit;
 	unsigned int base;
@@ -65,7 +67,7 @@ struct cats_settings {
 /* The paper's Cheetah 15K.4. */
 static const struct cats_settings cheetah = {
 	.rule = TABLE, .depth = 1, .hits = 1, .read_delay = 100, .write_delay = 500, .age = 720,
-	.power = 400, .hit = 250, .base = 4250, .full_seek = 5250,
+	.power = 400, .late = 500, .hit = 250, .base = 4250, .full_seek = 5250,
 };
 static const struct shadow_shape cheetah_cache = {
 	.segments = 64, .segment_sectors = 221, .prefetch_sectors = 64,
@@ -88,6 +90,8 @@ struct cats {
 	struct rb_root sorted[2];
 	unsigned int waiting[2];
 	unsigned int batch;
+	/* satf: decisions since one for a late read, up to SATF_LATE_SHARE. */
+	unsigned int since_late;
 
 	/* Where the arm is after what was dispatched. */
 	sector_t head;
@@ -345,8 +349,15 @@ static struct request *next_satf(struct cats *cats, u64 now)
 {
 	const struct cats_settings *settings = &cats->settings;
 	unsigned int count = 0, chosen;
-	struct request *rq;
+	struct request *rq = oldest(cats, READ);
 
+	if (cats->since_late < SATF_LATE_SHARE)
+		cats->since_late++;
+	if (cats->since_late == SATF_LATE_SHARE && waited(rq, now) > settings->late * 1000000ULL) {
+		cats->since_late = 0;
+		cats->counters.late++;
+		return rq;
+	}
 	list_for_each_entry(rq, &cats->fifo[READ], queuelist) {
 		bool is_hit = settings->hits && shadow_holds(&cats->shadow, blk_rq_pos(rq), end_of(rq));
 
@@ -595,6 +606,7 @@ NUMBER(read_delay, settings.read_delay, 0, UINT_MAX, )
 NUMBER(write_delay, settings.write_delay, 0, UINT_MAX, )
 NUMBER(age, settings.age, 0, 1000000, )
 NUMBER(power, settings.power, 0, 8000, )
+NUMBER(late, settings.late, 0, UINT_MAX, )
 NUMBER(hit, settings.hit, 0, SECOND, )
 NUMBER(base, settings.base, 0, SECOND, )
 NUMBER(full_seek, settings.full_seek, 0, SECOND, )
@@ -643,8 +655,8 @@ static ssize_t counters_show(struct elevator_queue *elevator, char *page)
 
 static struct elv_fs_entry cats_attributes[] = {
 	READ_WRITE(rule), READ_WRITE(depth), READ_WRITE(hits), READ_WRITE(hold), READ_WRITE(read_delay),
-	READ_WRITE(write_delay), READ_WRITE(age), READ_WRITE(power), READ_WRITE(hit), READ_WRITE(base), READ_WRITE(full_seek),
-	READ_WRITE(revolution), READ_WRITE(track_sectors), READ_WRITE(segments),
+	READ_WRITE(write_delay), READ_WRITE(age), READ_WRITE(power), READ_WRITE(late), READ_WRITE(hit), READ_WRITE(base),
+	READ_WRITE(full_seek), READ_WRITE(revolution), READ_WRITE(track_sectors), READ_WRITE(segments),
 	READ_WRITE(segment_sectors), READ_WRITE(prefetch_sectors),
 	__ATTR(counters, 0444, counters_show, NULL),
 	__ATTR_NULL,

@@ -19,6 +19,9 @@ typedef int64_t s64;
 /* The most requests that are compared: the oldest. */
 #define SATF_MOST 256
 
+/* One of so many decisions is for requests that have waited too long, the oldest first: a credit bounds no wait. */
+#define SATF_LATE_SHARE 4
+
 /* A waiting request, with times in ns. */
 struct satf_candidate {
 	u64 access, wait;
