@@ -49,6 +49,11 @@ fn a_trace_is_replayed_at_its_own_times() {
     let (all, fast) = (lab.json(line), lab.json(&format!("{line} --speed 2")));
     assert!((busy(&fast) / busy(&all) - 2.0).abs() < 0.05, "{} {}", busy(&fast), busy(&all));
     assert!(all["winners"][0]["sentence"].as_str().unwrap().contains("one seed says nothing"));
+    // Neither the trace nor this disk draws anything: three seeds are one run.
+    let same = lab.json("simulate disk t.csv --scheduler fcfs,look --warm-up 0 --seeds 3");
+    assert!(same["rows"][0]["response_ms"]["half_width"].is_null(), "{same}");
+    assert!(same["winners"][0]["sentence"].as_str().unwrap().contains("draw nothing"), "{same}");
+    assert_eq!(same["winners"][0]["verdict"], "unknown");
     let one = lab.json(&format!("{line} --disk b"));
     assert!(busy(&one) < busy(&all) / 3.0);
     lab.line(&format!("{line} --disk c")).fails(3, &["no disk \"c\"; there are a, b"]);

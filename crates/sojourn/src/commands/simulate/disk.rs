@@ -91,14 +91,19 @@ pub(super) struct SchedulerRow {
     foreseen: Estimate,
     in_system: Estimate,
     counters: Vec<(&'static str, u64)>,
+    /// All seeds gave the same run.
+    #[serde(skip)]
+    is_one_run: bool,
     #[serde(skip)]
     first: SimulationOutcome,
 }
 
 impl SchedulerRow {
     fn new(profile: &str, scheduler: &str, outcomes: Vec<SimulationOutcome>) -> Self {
+        let is_one_run = draw_nothing(&outcomes);
+        let counted = if is_one_run { &outcomes[..1] } else { &outcomes[..] };
         let of = |value: fn(&SimulationOutcome) -> f64| {
-            Estimate::of(&outcomes.iter().map(value).collect::<Vec<_>>())
+            Estimate::of(&counted.iter().map(value).collect::<Vec<_>>())
         };
         Self {
             profile: profile.to_owned(),
@@ -119,10 +124,22 @@ impl SchedulerRow {
             hit_ratio: of(SimulationOutcome::hit_ratio),
             foreseen: of(SimulationOutcome::foreseen),
             in_system: of(|o| o.in_system),
+            is_one_run,
             counters: outcomes.first().map(|o| o.counters.clone()).unwrap_or_default(),
             first: outcomes.into_iter().next().unwrap_or_default(),
         }
     }
+}
+
+/// Whether several runs are one: of a load that does not depend on the seed, such as a trace, on a disk whose model draws
+/// nothing. That they are equal then says nothing of how certain their figures are.
+fn draw_nothing(outcomes: &[SimulationOutcome]) -> bool {
+    let figures = |outcome: &SimulationOutcome| {
+        let SimulationOutcome { service, device, response, .. } = outcome;
+        [service, device, response]
+            .map(|time| [time.mean_ms(), time.variance_ms2(), time.most_ms()])
+    };
+    outcomes.len() > 1 && outcomes.windows(2).all(|two| figures(&two[0]) == figures(&two[1]))
 }
 
 /// Who wins on one disk.
@@ -241,6 +258,10 @@ fn winner(profile: &str, rows: &[SchedulerRow]) -> Winner {
             with.iter().map(name).collect::<Vec<_>>().join(", ")
         ),
         Comparison::Unknown if rows.len() < 2 => format!("{profile}: nothing to compare with"),
+        Comparison::Unknown if rows.iter().any(|row| row.is_one_run) => format!(
+            "{profile}: the load and the disk draw nothing, so that all seeds give one run, which says nothing of who \
+             wins elsewhere"
+        ),
         Comparison::Unknown => {
             format!("{profile}: one seed says nothing of who wins; give --seeds")
         }
