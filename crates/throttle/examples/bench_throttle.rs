@@ -230,7 +230,7 @@ impl LiveRun {
                     self.with(|scheduler, view| scheduler.done(&request, view));
                     self.load.done(now, &request);
                 }
-                waited = clock.until(at.unwrap_or(Nanos::MAX / 4)), if at.is_some() => waited?,
+                () = clock.until(at.unwrap_or(Nanos::MAX / 4)), if at.is_some() => {}
             }
         }
         let mut counted = responses.split_off(requests / 10);
