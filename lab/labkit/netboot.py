@@ -65,7 +65,7 @@ OTHERS = (Machine("uefi-pxe-nbd", 4, "nbd", uefi="pxe", ipxe=False),
 """The rest. OVMF has no driver for the e1000: it uses the one that comes with iPXE on the card."""
 
 AT_ONCE = 3
-"""Machines that start at a time: their processors are emulated, but iPXE waits 15 s for an IPv6 router."""
+"""Machines that start at a time: their processors are emulated, but firmware waits now and then."""
 
 STRANGER = "52:54:00:77:00:99"
 """A machine that nobody knows."""

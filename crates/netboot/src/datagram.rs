@@ -1,4 +1,4 @@
-//! UDP as the servers here use it, so that tests bring a network of their own.
+//! UDP, and whole frames, as the servers here use them, so that tests bring a network of their own.
 
 use async_trait::async_trait;
 use std::io;
@@ -23,6 +23,15 @@ pub trait Datagrams: Send + Sync {
     /// # Errors
     /// Any error from the socket.
     async fn send(&self, data: &[u8], to: SocketAddrV4) -> io::Result<()>;
+}
+
+/// A way to send frames as they are, so that one card alone hears them.
+pub trait Frames: Send + Sync {
+    /// Sends a frame, from its Ethernet header on, or drops it when there is no room: it does not wait.
+    ///
+    /// # Errors
+    /// Any error from the socket.
+    fn send(&self, frame: &[u8]) -> io::Result<()>;
 }
 
 /// Makes sockets: TFTP answers each transfer from a port of its own.

@@ -8,8 +8,9 @@
 //! | module | concept |
 //! |---|---|
 //! | [`identity`] | [`MacAddress`] and [`MachineUuid`], which is all that a machine says of itself |
-//! | [`datagram`] | [`Datagrams`], a UDP socket or a simulated one |
+//! | [`datagram`] | [`Datagrams`] and [`Frames`], sockets or simulated ones |
 //! | [`machines`] | [`Machines`], what the caller decides about each machine |
+//! | [`advertisement`] | [`RouterAdvertiser`], which ends iPXE's wait for an IPv6 router |
 //! | [`dhcp`] | messages (pure), answers (pure), leases, and the server beside another one or alone |
 //! | [`tftp`] | packets (pure), one transfer as a state machine (pure), the server |
 //! | [`firmware`] | which iPXE a machine's firmware can start |
@@ -20,6 +21,7 @@
 //! | [`registry`] | [`Registry`], the file that says which machine has which disk |
 //! | [`sightings`] | machines that asked and are not known, so many at most |
 
+pub mod advertisement;
 pub mod datagram;
 pub mod dhcp;
 pub mod firmware;
@@ -33,7 +35,8 @@ pub mod script;
 pub mod sightings;
 pub mod tftp;
 
-pub use datagram::Datagrams;
+pub use advertisement::RouterAdvertiser;
+pub use datagram::{Datagrams, Frames};
 pub use identity::{MacAddress, MachineUuid};
 pub use machines::{BootDecision, Machines};
 pub use registry::Registry;

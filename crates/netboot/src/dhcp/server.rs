@@ -1,11 +1,11 @@
 //! The server: both ports, who is answered how often, leases that are kept.
 
 use super::address::{self, NetworkSettings};
-use super::client::BootClient;
+use super::client::{BootClient, FirmwareKind};
 use super::leases::{Lease, Leases};
 use super::{CLIENT_PORT, Message, MessageType, ServerAddress, answer};
 use crate::datagram::LONGEST;
-use crate::{BootDecision, Datagrams, MacAddress, Machines};
+use crate::{BootDecision, Datagrams, MacAddress, Machines, RouterAdvertiser};
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -36,6 +36,7 @@ pub struct DhcpServer {
     machines: Arc<dyn Machines>,
     addresses: Option<Mutex<Addresses>>,
     clock: UnixClock,
+    advertiser: Option<Arc<RouterAdvertiser>>,
     slots: Mutex<Box<[(u64, u32)]>>,
     counters: DhcpCounters,
 }
@@ -58,7 +59,13 @@ impl DhcpServer {
     ) -> Self {
         let slots = Mutex::new(vec![(0, 0); SLOTS].into_boxed_slice());
         let addresses = addresses.map(Mutex::new);
-        Self { here, machines, addresses, clock, slots, counters: DhcpCounters::default() }
+        let counters = DhcpCounters::default();
+        Self { here, machines, addresses, clock, advertiser: None, slots, counters }
+    }
+
+    /// The same server, which tells `advertiser` of machines in iPXE.
+    pub fn advertising(self, advertiser: Option<Arc<RouterAdvertiser>>) -> Self {
+        Self { advertiser, ..self }
     }
 
     /// Answers at port 67 until the future is dropped.
@@ -91,6 +98,7 @@ impl DhcpServer {
         if boots.is_none() && self.addresses.is_none() || !self.in_turn(request.mac) {
             return None;
         }
+        self.advertise(&request, boots.as_ref());
         let answer = match &self.addresses {
             None => answer::proxy(&request, boots.as_ref()?, self.here),
             Some(addresses) => {
@@ -116,6 +124,17 @@ impl DhcpServer {
             self.counters.answered.fetch_add(1, Ordering::Relaxed);
             answer.encode()
         })
+    }
+
+    /// Has the wait of a machine in iPXE for an IPv6 router end. It takes an offer once, and looks for a router meanwhile.
+    fn advertise(&self, request: &Message, client: Option<&BootClient>) {
+        let in_ipxe = client.is_some_and(|client| client.firmware == FirmwareKind::Ipxe);
+        if let Some(advertiser) = &self.advertiser
+            && in_ipxe
+            && request.kind() == Some(MessageType::Request)
+        {
+            advertiser.saw(request.mac);
+        }
     }
 
     /// A request of the network that this server stands in. What comes by a relay is of another one.
@@ -258,6 +277,44 @@ mod tests {
         again[242] = 3; // a request
         assert_eq!(server.boot_answer(&again), None);
         assert_eq!(server.counters(), (1, 2, 0));
+    }
+
+    #[derive(Default)]
+    struct Cards(Mutex<Vec<MacAddress>>);
+
+    impl crate::Frames for Cards {
+        fn send(&self, frame: &[u8]) -> std::io::Result<()> {
+            self.0.lock().push(MacAddress(frame[..6].try_into().unwrap()));
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_machine_of_ours_that_takes_an_offer_in_ipxe_hears_that_there_is_no_router() {
+        let advertiser = Arc::new(RouterAdvertiser::new(MacAddress([2, 0, 0, 0, 0, 9])));
+        let server = server(None).0.advertising(Some(Arc::clone(&advertiser)));
+        let foreign = MacAddress([0x52, 0x54, 0, 0, 0, 2]);
+        let ipxe = |mac| discover(mac).with(option::USER_CLASS, *b"iPXE");
+        let takes = |message: Message| {
+            let mut bytes = message.encode();
+            bytes[242] = MessageType::Request as u8;
+            bytes
+        };
+        let mut relayed = ipxe(MINE);
+        relayed.relay = Ipv4Addr::new(10, 9, 9, 9);
+        let nobody =
+            [ipxe(MINE).encode(), takes(ipxe(foreign)), takes(discover(MINE)), takes(relayed)];
+        for request in nobody {
+            let _ = server.answer(&request, NOBODY);
+        }
+        let heard = async || {
+            let cards = Cards::default();
+            let _ = tokio::time::timeout(Duration::from_secs(5), advertiser.serve(&cards)).await;
+            cards.0.into_inner()
+        };
+        assert_eq!(heard().await, []);
+        let _ = server.answer(&takes(ipxe(MINE)), NOBODY);
+        assert_eq!(heard().await, [MINE]);
     }
 
     #[test]

@@ -1,8 +1,12 @@
-//! The address of a network interface.
+//! The addresses of a network interface.
 
 use block::{Error, Result};
 use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::LinkAddr;
 use std::net::Ipv4Addr;
+
+/// Linux' number of Ethernet among the kinds of card (ARPHRD_ETHER).
+const ETHERNET: u16 = 1;
 
 /// The first IPv4 address of an interface, and its mask.
 ///
@@ -24,4 +28,11 @@ pub(super) fn address(interface: &str) -> Result<(Ipv4Addr, Ipv4Addr)> {
         true => format!("the interface {interface} has no IPv4 address; give it one first"),
         false => format!("there is no interface {interface}; `ip link` lists them"),
     }))
+}
+
+/// The card of an interface; `None` when it is no Ethernet.
+pub(super) fn card(interface: &str) -> Option<LinkAddr> {
+    let of_it = getifaddrs().ok()?.filter(|one| one.interface_name == interface);
+    let links = of_it.filter_map(|one| one.address?.as_link_addr().copied());
+    links.into_iter().find(|link| link.hatype() == ETHERNET && link.halen() == 6)
 }

@@ -4,7 +4,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `interface` | the address of a network interface |
+//! | `interface` | the addresses of a network interface |
 //! | `sockets` | sockets at that interface |
 //! | `home_machines` | [`Machines`](netboot::Machines): what a home's machines do |
 //! | `disks` | the home's server: its addresses, its disks, their kernels |
@@ -34,6 +34,8 @@ use netboot::dhcp::{BOOT_PORT, DhcpServer, Leases, SERVER_PORT, ServerAddress};
 use netboot::firmware::{self, FirmwareFiles};
 use netboot::overlay;
 use netboot::tftp::TftpServer;
+use netboot::{MacAddress, RouterAdvertiser};
+use sockets::FrameSocket;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -123,7 +125,9 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
         Some(handing) => Some(addresses(home, handing, here, mask).await?),
         None => None,
     };
-    let server = DhcpServer::new(here, Arc::clone(&machines) as _, addresses, clock);
+    let advertises = advertiser(&options.interface);
+    let server = DhcpServer::new(here, Arc::clone(&machines) as _, addresses, clock)
+        .advertising(advertises.as_ref().map(|(advertiser, _)| Arc::clone(advertiser)));
     let tftp_server = TftpServer::new(firmware.clone());
     let ports = Arc::new(sockets::TransferPorts { address });
     let base = format!("http://{address}:{http_port}");
@@ -142,6 +146,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     tokio::select! {
         () = server.serve(&dhcp) => {}
         () = server.serve_boot(&boot) => {}
+        () = advertise(advertises.as_ref()) => {}
         () = tftp_server.serve(&tftp, ports) => {}
         () = http::answer(Guests::new(listener), router, stop.clone(), never) => {}
         () = machines.follow() => {}
@@ -150,6 +155,30 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     }
     stop.throw();
     keep::save(home, &server, &machines).await
+}
+
+/// Who ends iPXE's wait for an IPv6 router, by which socket; `None` where frames may not be sent, or the interface
+/// is no Ethernet: there machines wait.
+fn advertiser(interface: &str) -> Option<(Arc<RouterAdvertiser>, FrameSocket)> {
+    let card = interface::card(interface)?;
+    let own = MacAddress(card.addr()?);
+    match FrameSocket::at(&card) {
+        Ok(socket) => Some((Arc::new(RouterAdvertiser::new(own)), socket)),
+        Err(error) => {
+            tracing::info!(
+                error = error.message(),
+                "iPXE waits 15 seconds for an IPv6 router: without CAP_NET_RAW it cannot be told that none is here"
+            );
+            None
+        }
+    }
+}
+
+async fn advertise(advertises: Option<&(Arc<RouterAdvertiser>, FrameSocket)>) {
+    match advertises {
+        Some((advertiser, socket)) => advertiser.serve(socket).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn addresses(

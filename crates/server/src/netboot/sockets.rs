@@ -1,13 +1,16 @@
-//! UDP sockets at one interface.
+//! Sockets at one interface.
 
 use async_trait::async_trait;
 use block::{Error, Result};
-use netboot::Datagrams;
 use netboot::datagram::Ports;
+use netboot::{Datagrams, Frames};
+use nix::sys::socket as packet;
+use nix::sys::socket::LinkAddr;
 use rustix::net::sockopt::{set_socket_broadcast, set_socket_reuseaddr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket as StdSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use tokio::net::UdpSocket;
 
@@ -67,5 +70,31 @@ pub(super) struct TransferPorts {
 impl Ports for TransferPorts {
     async fn open(&self) -> io::Result<Arc<dyn Datagrams>> {
         Ok(Arc::new(UdpSocket::bind((self.address, 0)).await?))
+    }
+}
+
+/// A socket that sends frames by one card, and receives none.
+pub(super) struct FrameSocket(OwnedFd);
+
+impl FrameSocket {
+    /// A socket at a card.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) without the right to send frames.
+    pub(super) fn at(card: &LinkAddr) -> Result<Self> {
+        let flags = packet::SockFlag::SOCK_CLOEXEC | packet::SockFlag::SOCK_NONBLOCK;
+        let open = || -> io::Result<OwnedFd> {
+            let (family, kind) = (packet::AddressFamily::Packet, packet::SockType::Raw);
+            let socket = packet::socket(family, kind, flags, None)?;
+            packet::bind(socket.as_raw_fd(), card)?;
+            Ok(socket)
+        };
+        open().map(Self).map_err(|e| Error::io("a socket for frames", e))
+    }
+}
+
+impl Frames for FrameSocket {
+    fn send(&self, frame: &[u8]) -> io::Result<()> {
+        Ok(rustix::io::write(&self.0, frame).map(drop)?)
     }
 }
