@@ -157,3 +157,30 @@ fn the_root_of_a_machine_without_a_disk_goes_on_at_another_server_when_its_own_i
     assert!(facts["longest_wait"].as_f64() > Some(1.0), "{facts}");
     println!("{facts}");
 }
+
+#[test]
+#[ignore = "thirty machines, four of them guests: make test-netboot"]
+fn a_classroom_comes_to_its_login_while_its_server_is_killed_and_then_lost() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "nbdkit", "ip", "unshare", "qemu-img");
+    let Some(facts) = scenario("classroom") else { return };
+    assert_eq!(facts["emulated"], 26, "{facts}");
+    // Each of them lost its server twice, and was not told any reason.
+    assert!(facts["reconnected_at_least"].as_u64() >= Some(2), "{facts}");
+    assert!(facts["writes"].as_u64() > Some(1000), "{facts}");
+    assert_eq!(
+        facts["stranger_offers"],
+        serde_json::json!(["10.77.0.2"]),
+        "an address, and nothing of ours"
+    );
+    assert_eq!(facts["waiting"], serde_json::json!(["52:54:00:77:00:99"]));
+    let guests = facts["guests"].as_object().unwrap();
+    assert_eq!(guests.len(), 4, "{facts}");
+    for (name, found) in guests {
+        assert_eq!(
+            (&found["login"], &found["errors"]),
+            (&"active".into(), &0.into()),
+            "{name}: {facts}"
+        );
+    }
+    println!("{facts}");
+}
