@@ -38,6 +38,16 @@ class Card:
     model: str = "virtio-net-pci"
     ipxe: bool = True
     """Whether it has iPXE of its own, as QEMU's cards do; else the machine's firmware boots from it."""
+    cable: str | None = None
+    """The socket of a cable (`delay.py`) between it and the tap device."""
+
+    def options(self):
+        """QEMU's options for it."""
+        net = f"tap,id=n1,ifname={self.tap},script=no,downscript=no"
+        if self.cable:
+            net = f"stream,id=n1,server=off,addr.type=unix,addr.path={self.cable}"
+        rom = "" if self.ipxe else ",romfile="
+        return ["-netdev", net, "-device", f"{self.model},netdev=n1,mac={self.mac},bootindex=1{rom}"]
 
 
 class Guest:
@@ -47,12 +57,13 @@ class Guest:
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
     QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
     further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest without a disk (None)
-    boots from its `card`; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot.
+    boots from its `card`; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot; `direct` is
+    kernel, initial RAM disk and parameters for one whose QEMU is given them.
     Use it as a context manager: leaving kills what still runs.
     """
 
     def __init__(self, golden, disk, *, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
-                 network=False, more=(), card=None, uefi=None):
+                 network=False, more=(), card=None, uefi=None, direct=None):
         self.name = name
         self.directory = tempfile.mkdtemp(prefix="lab-guest.")
         self.console = os.path.join(self.directory, "console.log")
@@ -70,9 +81,9 @@ class Guest:
         if uefi:
             self.command += self._uefi(uefi)
         if card:
-            rom = "" if card.ipxe else ",romfile="
-            self.command += ["-netdev", f"tap,id=n1,ifname={card.tap},script=no,downscript=no",
-                             "-device", f"{card.model},netdev=n1,mac={card.mac},bootindex=1{rom}"]
+            self.command += card.options()
+        if direct:
+            self.command += ["-kernel", direct[0], "-initrd", direct[1], "-append", direct[2]]
         if disk is None:
             return
         for device in blockdev(disk):

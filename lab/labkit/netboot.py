@@ -78,10 +78,13 @@ PORT = 8067
 
 
 class Site:
-    """A bridge with the server's address, a tap device for each machine, and the other DHCP server."""
+    """A bridge with the server's address, a tap device for each machine, and the other DHCP server.
 
-    def __init__(self, directory, machines):
-        self.machines = machines
+    `options` are more of that server's; it may then be all of what machines boot from.
+    """
+
+    def __init__(self, directory, machines, options=""):
+        self.machines, self.options = machines, options
         self.log = os.path.join(directory, "dnsmasq.log")
         self.leases = os.path.join(directory, "dnsmasq.leases")
         self.other = None
@@ -97,7 +100,7 @@ class Site:
             run(["ip", "link", "set", machine.tap, "master", BRIDGE, "up"])
         dnsmasq = ("dnsmasq --keep-in-foreground --port=0 --interface=site1 --bind-interfaces --conf-file=/dev/null "
                    f"--user=root --pid-file= --dhcp-leasefile={self.leases} --log-dhcp --log-facility={self.log} "
-                   "--no-ping --dhcp-range=10.77.0.100,10.77.0.150")
+                   f"--no-ping --dhcp-range=10.77.0.100,10.77.0.150 {self.options}")
         inside = ("until ip link show site1 >/dev/null 2>&1; do sleep 0.05; done; "
                   f"ip addr add {OTHER}/24 dev site1 && ip link set lo up && ip link set site1 up && exec {dnsmasq}")
         self.other = subprocess.Popen(["unshare", "--net", "sh", "-c", inside], stdin=subprocess.DEVNULL)
@@ -148,9 +151,11 @@ def packet(message):
 def start(server, *options):
     """Starts `sojourn netboot` of the server's home; returns when it answers."""
     log = os.path.join(server.sockets, "netboot.log")
-    helper = os.path.join(os.path.dirname(server.binary), "static/sojourn-diskless")
-    if not os.path.exists(helper):
-        raise LabError(f"{helper} is not there; run scripts/diskless dev")
+    folder = os.path.dirname(server.binary)
+    helpers = [os.path.join(folder, place, "static/sojourn-diskless") for place in (".", "../diskless")]
+    helper = next(filter(os.path.exists, helpers), None)
+    if helper is None:
+        raise LabError(f"{helpers[0]} is not there; run scripts/diskless dev")
     line = [server.binary, "--home", server.home, "netboot", "--interface", BRIDGE, "--helper", helper, *options]
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
