@@ -3,6 +3,8 @@
 import math
 import os
 
+FILES_PAPER = {("berlioz", "100k"): (1281.2, 216.8)}
+"""Seconds without and with an up-to-date device: of its Figure 10, what the text at hand tells."""
 PAPER = {
     # Figures 7 and 8 of IRP-TR-03-10: resume latency and total operation latency in seconds, without and with.
     "100m": ((14, 13), (173, 161)),
@@ -10,21 +12,30 @@ PAPER = {
     "1m": ((317, 12), (2688, 1032)),
     "100k": ((4301, 12), (30531, 9530)),
 }
+RECORDED = {"purcell": (87739, 27.66, 6, 252), "messiaen": (44027, 21.27, 2, 227), "robin": (37504, 15.46, 7, 85),
+            "berlioz": (17917, 7.85, 8, 57)}
+"""Its Figure 9: operations, hours, percent of updates, megabytes of the working set."""
 NAMES = {"100m": "100 Mb/s", "100m 20ms": "100 Mb/s, 20 ms", "10m": "10 Mb/s", "1m": "1 Mb/s", "100k": "100 Kb/s"}
-COLOURS = {"nbd": "#888888", "none": "#c4441c", "33": "#d9a400", "66": "#3a7d44", "100": "#1f5fa8"}
+COLOURS = {"nbd": "#888888", "none": "#c4441c", "33": "#d9a400", "66": "#3a7d44", "100": "#1f5fa8",
+           "desync": "#b08fc7"}
 LEGEND = {"nbd": "plain NBD", "none": "attach, no medium", "33": "a third on the medium", "66": "two thirds",
-          "100": "all of it"}
+          "100": "all of it", "desync": "desync"}
 
 
 def write(folder, results, links, held):
     """results.md and plot.svg."""
     cells = {(cell["link"], cell["held"]): cell for cell in results["cells"]}
     text = "\n".join([*waiting(cells, links, held), "", *wire(cells, links, held), "", *paper(cells, links), "",
-                      *shared(results.get("shared_link", []))])
+                      *guests(results.get("guests", []), links), *shared(results.get("shared_link", [])),
+                      *files(results.get("files", []), links, held),
+                      *desktop(results.get("desktop", []), results.get("operations", []), links)])
     with open(os.path.join(folder, "results.md"), "w", encoding="utf-8") as f:
         f.write(text)
     with open(os.path.join(folder, "plot.svg"), "w", encoding="utf-8") as f:
         f.write(plot(cells, links, held))
+    if results.get("desktop"):
+        with open(os.path.join(folder, "slowdown.svg"), "w", encoding="utf-8") as f:
+            f.write(distribution(results["desktop"], results["operations"]))
     print(text)
 
 
@@ -51,7 +62,8 @@ def mebibytes(number):
 
 def columns(held):
     """What each column is of: a key of the cells, and its head."""
-    return [("nbd", "plain NBD"), *((part, "no medium" if part == "none" else f"{part} % on it") for part in held)]
+    others = [("nbd", "plain NBD"), ("desync", "desync")]
+    return others + [(part, "no medium" if part == "none" else f"{part} % on it") for part in held]
 
 
 def waiting(cells, links, held):
@@ -83,9 +95,6 @@ def wire(cells, links, held):
 
 def paper(cells, links):
     """The paper's wins beside ours."""
-    def win(without, with_):
-        return f"{100 * (1 - with_ / without):.1f} %"
-
     rows = []
     for link in links:
         without, with_ = (cells.get((link, part)) for part in ("none", "100"))
@@ -120,9 +129,145 @@ def shared(cells):
     yield ""
 
 
+def win(without, with_):
+    """What is saved, in percent."""
+    return f"{100 * (1 - with_ / without):.1f} %"
+
+
+def guests(cells, links):
+    """Boots of a real guest."""
+    if not cells:
+        return
+    cells = {(cell["link"], cell["way"]): cell for cell in cells}
+    ways = [("here", "the disk is here"), ("nbd", "plain NBD"), ("desync", "desync"), ("none", "attach, no medium"),
+            ("100", "attach, all on it")]
+
+    def both(key):
+        cell = cells.get(key)
+        if cell is None:
+            return "-"
+        return f"{seconds(cell['waiting_seconds'])}, {mebibytes(cell['wire_bytes'])}"
+
+    yield "A real guest from power-on to the end of its start, without KVM: seconds, and MiB on the wire:"
+    yield ""
+    rows = [[NAMES[link], *(both((link, way)) for way, _ in ways)] for link in links if (link, "none") in cells]
+    yield from table(["link", *(head for _, head in ways)], rows)
+    yield ""
+
+
+def files(cells, links, held):
+    """The file traces: what they are, and how long each takes."""
+    if not cells:
+        return
+    cells = {(cell["trace"], cell["link"], cell["held"]): cell for cell in cells}
+    names = list(dict.fromkeys(name for name, _, _ in cells))
+    yield "The file traces (Figure 9): published numbers, and what was made of them:"
+    yield ""
+    rows = []
+    for name in names:
+        made, of = next(cell for key, cell in cells.items() if key[0] == name), RECORDED[name]
+        rows.append([name, f"{of[0]:,}", f"{of[1]} h", f"{of[2]} %", f"{of[3]} MB", f"{made['files']:,}",
+                     f"{made['requests']:,}", f"{made['read_bytes'] / 1e6:.0f} MB",
+                     f"{made['written_bytes'] / 1e6:.0f} MB"])
+    yield from table(["trace", "operations", "length", "updates", "working set", "files", "requests of the disk",
+                      "read", "written"], rows)
+    yield ""
+    yield "Seconds that a trace takes (Figure 10), by the part of the files that is on the medium:"
+    yield ""
+    rows = []
+    for name in names:
+        for link in (link for link in links if (name, link, "none") in cells):
+            row = [cells.get((name, link, part)) for part in held]
+            took = [cell["waiting_seconds"] if cell else None for cell in row]
+            paper_ = FILES_PAPER.get((name, link))
+            rows.append([name, NAMES[link], *("-" if part is None else seconds(part) for part in took),
+                         win(took[0], took[-1]) if took[-1] else "-",
+                         f"{paper_[0]:,} / {paper_[1]:,} s, {win(*paper_)}" if paper_ else "-"])
+    yield from table(["trace", "link", *(head for _, head in columns(held)[2:]), "saved by all", "the paper"], rows)
+    yield ""
+
+
+def slowdowns(cell, operations):
+    """Of each operation: what it waited for the disk, of the time that it took where the disk was."""
+    return [wait / max(operation["seconds"], 0.05) for wait, operation in zip(cell["waits"], operations, strict=True)]
+
+
+def desktop(cells, operations, links):
+    """All operations of a desktop together, and how much each of them was slowed down."""
+    if not cells:
+        return
+    cells = {(cell["link"], cell["held"]): cell for cell in cells}
+    here = sum(operation["seconds"] for operation in operations)
+    media = (("none", "no medium"), ("fresh", "the fresh system on it"), ("100", "all of it"))
+    yield (f"{len(operations)} operations of a desktop, which take {here:.0f} s where the disk is: "
+           "seconds over a link (Figure 8):")
+    yield ""
+    rows = []
+    for link in (link for link in links if (link, "none") in cells):
+        took = [here + sum(cells[link, held]["waits"]) if (link, held) in cells else None for held, _ in media]
+        fresh = cells.get((link, "fresh"), {})
+        part = fresh.get("medium_bytes", 0) / max(fresh.get("medium_bytes", 0) + fresh.get("store_chunk_bytes", 0), 1)
+        of = PAPER[link][1]
+        rows.append([NAMES[link], *("-" if part is None else seconds(part) for part in took),
+                     win(took[0], took[1]) if took[1] else "-", f"{100 * part:.0f} %",
+                     f"{of[0]:,} / {of[1]:,} s, {win(*of)}"])
+    yield from table(["link", *(head for _, head in media), "saved by the fresh system", "which gave of the bytes",
+                      "the paper"], rows)
+    yield ""
+    yield "How much each was slowed down (Figure 12), as a factor of its time where the disk is: median, 90 %, most:"
+    yield ""
+    rows = []
+    for link in (link for link in links if (link, "none") in cells):
+        row = [NAMES[link]]
+        for held, _ in media:
+            slow = sorted(slowdowns(cells[link, held], operations)) if (link, held) in cells else []
+            row.append(", ".join(f"{slow[int(at * (len(slow) - 1))]:.2f}" for at in (0.5, 0.9, 1)) if slow else "-")
+        rows.append(row)
+    yield from table(["link", *(head for _, head in media)], rows)
+    yield ""
+
+
+def distribution(cells, operations):
+    """For each link and medium, which part of the operations was slowed down by so much or less."""
+    width, height, left, low, high = 760, 360, 60, 0.001, 1000.0
+    colours = {"100m": "#1f5fa8", "10m": "#3a7d44", "1m": "#d9a400", "100k": "#c4441c"}
+    dashes = {"none": "", "fresh": ' stroke-dasharray="6 3"', "100": ' stroke-dasharray="1 3"'}
+    bottom, top = height - 62, 14
+
+    def x(number):
+        return left + (width - left - 14) * math.log10(max(number, low) / low) / math.log10(high / low)
+
+    def y(part):
+        return bottom - (bottom - top) * part
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+             'font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
+    for power in range(-3, 4):
+        at = x(10.0**power)
+        parts.append(f'<line x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{bottom}" stroke="#dddddd"/>'
+                     f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{10.0**power:g}</text>')
+    for part in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line x1="{left}" y1="{y(part):.1f}" x2="{width - 14}" y2="{y(part):.1f}" stroke="#dddddd"/>'
+                     f'<text x="{left - 6}" y="{y(part) + 4:.1f}" text-anchor="end">{100 * part:.0f} %</text>')
+    for cell in cells:
+        slow = sorted(slowdowns(cell, operations))
+        line = " ".join(f"{x(number):.1f},{y((rank + 1) / len(slow)):.1f}" for rank, number in enumerate(slow))
+        parts.append(f'<polyline points="{line}" fill="none" stroke-width="1.8" stroke="{colours[cell["link"]]}"'
+                     f'{dashes[cell["held"]]}/>')
+    for place, (link, colour) in enumerate(colours.items()):
+        parts.append(f'<rect x="{left + place * 90}" y="{height - 40}" width="10" height="10" fill="{colour}"/>'
+                     f'<text x="{left + 14 + place * 90}" y="{height - 31}">{NAMES[link]}</text>')
+    names = {"none": "no medium", "fresh": "the fresh system on it", "100": "all of it"}
+    for place, (held, name) in enumerate(names.items()):
+        begin = left + place * 190
+        parts.append(f'<line x1="{begin}" y1="{height - 15}" x2="{begin + 30}" y2="{height - 15}" stroke="#444444" '
+                     f'stroke-width="1.8"{dashes[held]}/><text x="{begin + 36}" y="{height - 11}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
 def plot(cells, links, held):
     """Bars for each link, on a logarithmic scale."""
-    kinds = ["nbd", *held]
+    kinds = ["nbd", "desync", *held]
     width, height, left, low, high = 760, 320, 60, 0.01, 10_000
     scale = (height - 70) / math.log10(high / low)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
@@ -147,7 +292,7 @@ def plot(cells, links, held):
                 parts.append(f'<rect x="{begin + (place + 0.5) * bar:.1f}" y="{y:.1f}" width="{bar * 0.9:.1f}" '
                              f'height="{height - 50 - y:.1f}" fill="{COLOURS[kind]}"/>')
     for place, kind in enumerate(kinds):
-        x = left + place * 140
+        x = left + place * 118
         parts.append(f'<rect x="{x}" y="{height - 18}" width="10" height="10" fill="{COLOURS[kind]}"/>'
                      f'<text x="{x + 14}" y="{height - 9}">{LEGEND[kind]}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -214,8 +214,7 @@ impl Daemon {
             prepared;
         let engine = engine.open(shadows.as_ref().map(Shadows::room));
         let passing = gateway.as_ref().map(|port| port.gateway(home, &engine, &security));
-        let passing =
-            passing.map(|made| unless_clients_go_on(made, &clients, "there is no gateway"));
+        let passing = passing.map(|it| unless_clients_go_on(it, &clients, "there is no gateway"));
         let passing = passing.transpose()?.flatten();
         let boots = Arc::new(Boots::new(Arc::clone(&engine), BootHelps::of(&config.serve)));
         let default = options.default_export.clone();

@@ -72,13 +72,13 @@ pub fn pack(object: &[u8]) -> Option<Vec<u8>> {
     let rows = <[SegmentEntry]>::ref_from_bytes(rows).ok().filter(|rows| rows.len() == entries)?;
     let mut plain = vec![0; HEAD + entries * COLUMNS];
     plain[..HEAD].copy_from_slice(head);
-    let mut before = Expected::default();
+    let mut before = ExpectedRow::default();
     for (n, row) in rows.iter().enumerate() {
         let sent = before.less(row);
         for (column, byte) in sent.as_bytes()[..COLUMNS].iter().enumerate() {
             plain[HEAD + column * entries + n] = *byte;
         }
-        before = Expected::behind(row);
+        before = ExpectedRow::behind(row);
     }
     let packed = chunk::compress(&plain, LEVEL).ok()??;
     let head = ColumnsHead {
@@ -117,7 +117,7 @@ pub fn unpack(sent: &[u8]) -> Result<Bytes> {
     let mut object = Vec::with_capacity(HEAD + ids.len() + table.len() + entries * COLUMNS);
     object.extend_from_slice(&plain[..HEAD]);
     object.extend_from_slice(table);
-    let mut before = Expected::default();
+    let mut before = ExpectedRow::default();
     for (n, id) in ids.as_chunks::<ID>().0.iter().enumerate() {
         let mut row = SegmentEntry::new_zeroed();
         for (column, byte) in row.as_mut_bytes()[..COLUMNS].iter_mut().enumerate() {
@@ -126,20 +126,20 @@ pub fn unpack(sent: &[u8]) -> Result<Bytes> {
         let mut row = before.more(&row);
         row.id = *id;
         object.extend_from_slice(row.as_bytes());
-        before = Expected::behind(&row);
+        before = ExpectedRow::behind(&row);
     }
     Ok(object.into())
 }
 
 /// What a row lets expect of the next one.
 #[derive(Default)]
-struct Expected {
+struct ExpectedRow {
     start: u16,
     pack: u32,
     offset: u32,
 }
 
-impl Expected {
+impl ExpectedRow {
     fn behind(row: &SegmentEntry) -> Self {
         Self {
             start: row.start.get().wrapping_add(row.blocks.get()),

@@ -2,11 +2,12 @@
 
 use super::GatewayUrl;
 use super::upload::{SentBody, in_time};
+use super::upload_turns::UploadTurns;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::io;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ struct ConnectionState {
 
 struct LiveConnection {
     sender: SendRequest<SentBody>,
+    turns: Arc<UploadTurns>,
     _driver: JoinSet<()>,
 }
 
@@ -87,16 +89,16 @@ impl HttpConnection {
     /// # Errors
     /// Any error from the network, TLS and HTTP.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> io::Result<Response<Incoming>> {
-        let sender = self.sender().await?;
-        send_by(sender, request).await
+        let (sender, turns) = self.sender().await?;
+        send_by(sender, &turns, request).await
     }
 
-    async fn sender(&self) -> io::Result<SendRequest<SentBody>> {
+    async fn sender(&self) -> io::Result<(SendRequest<SentBody>, Arc<UploadTurns>)> {
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live
             && !live.sender.is_closed()
         {
-            return Ok(live.sender.clone());
+            return Ok((live.sender.clone(), Arc::clone(&live.turns)));
         }
         state.live = None;
         if let Some(after) = state.after {
@@ -105,9 +107,9 @@ impl HttpConnection {
         match timeout(CONNECT, self.connect()).await {
             Ok(Ok(live)) => {
                 (state.failures, state.after) = (0, None);
-                let sender = live.sender.clone();
+                let by = (live.sender.clone(), Arc::clone(&live.turns));
                 state.live = Some(live);
-                Ok(sender)
+                Ok(by)
             }
             failed => {
                 let pause = FIRST_PAUSE * 2u32.saturating_pow(state.failures.min(10));
@@ -160,16 +162,19 @@ impl LiveConnection {
                 tracing::debug!(url, %error, "an HTTP/2 connection ended");
             }
         });
-        Ok(Self { sender, _driver: driver })
+        Ok(Self { sender, turns: Arc::default(), _driver: driver })
     }
 }
 
 async fn send_by(
     mut sender: SendRequest<SentBody>,
+    turns: &Arc<UploadTurns>,
     request: Request<Full<Bytes>>,
 ) -> io::Result<Response<Incoming>> {
     let (head, body) = request.into_parts();
-    let (body, progress) = SentBody::of(body).await;
+    let is_upload = head.method == Method::PUT;
+    let _awaited = (!is_upload).then(|| turns.ask());
+    let (body, progress) = SentBody::of(body, turns).await;
     let answer = async {
         sender.ready().await.map_err(broken)?;
         sender.send_request(Request::from_parts(head, body)).await.map_err(broken)
@@ -239,10 +244,34 @@ mod tests {
         let link = server_behind_a_link(4 << 10, usize::MAX, &mut tasks);
         let live = LiveConnection::over(link, "test".to_owned()).await.unwrap();
         let began = Instant::now();
-        let answer = send_by(live.sender.clone(), upload(1 << 20)).await.unwrap();
+        let answer = send_by(live.sender.clone(), &live.turns, upload(1 << 20)).await.unwrap();
         let said = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(said, (1 << 20).to_string());
         assert!(began.elapsed() > Duration::from_secs(240), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_during_an_upload_waits_for_little_of_it() {
+        let mut tasks = JoinSet::new();
+        let link = server_behind_a_link(16 << 10, usize::MAX, &mut tasks);
+        let live = LiveConnection::over(link, "test".to_owned()).await.unwrap();
+        let (sender, turns) = (live.sender.clone(), Arc::clone(&live.turns));
+        let mut uploads = JoinSet::new();
+        uploads.spawn(async move { send_by(sender, &turns, upload(512 << 10)).await });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut took = Vec::new();
+        while uploads.try_join_next().is_none() {
+            let began = Instant::now();
+            let ask = Request::get("https://localhost/v1/").body(Full::default()).unwrap();
+            send_by(live.sender.clone(), &live.turns, ask).await.unwrap();
+            took.push(began.elapsed());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        took.sort_unstable();
+        let (median, count) = (took[took.len() / 2], took.len());
+        // A slice takes a second. Without turns each waits for all that the connection takes, five of them.
+        assert!(median < Duration::from_millis(2500), "{median:?} of {count}");
+        assert!((10..200).contains(&count), "{count}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -251,7 +280,7 @@ mod tests {
         let link = server_behind_a_link(4 << 10, 64 << 10, &mut tasks);
         let live = LiveConnection::over(link, "test".to_owned()).await.unwrap();
         let began = Instant::now();
-        send_by(live.sender.clone(), upload(1 << 20)).await.unwrap_err();
+        send_by(live.sender.clone(), &live.turns, upload(1 << 20)).await.unwrap_err();
         assert!(began.elapsed() < Duration::from_secs(180), "{:?}", began.elapsed());
     }
 }

@@ -6,12 +6,14 @@
 //! | `url` | [`GatewayUrl`], where a gateway is |
 //! | `connection` | one HTTP/2 connection, made again when it breaks |
 //! | `upload` | the body of a request on its way, and for how long it may stand still |
+//! | `upload_turns` | whose turn it is on the connection: uploads leave room for what somebody waits for |
 //! | `object` | [`GatewayStore`], the object store |
 
 mod connection;
 mod object;
 mod place;
 mod upload;
+mod upload_turns;
 mod url;
 
 pub use connection::HttpConnection;

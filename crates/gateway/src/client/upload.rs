@@ -1,5 +1,6 @@
 //! The body of a request on its way to the server, and for how long it may stand still.
 
+use super::upload_turns::UploadTurns;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, SizeHint};
@@ -8,9 +9,9 @@ use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How long a request may stand still: nothing of it is taken, or after its end the headers of the answer do not come.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -33,21 +34,42 @@ impl SendProgress {
     }
 }
 
-/// A body in memory, handed out in slices.
+/// A body in memory, handed out in slices, each when it is its turn.
 pub(super) struct SentBody {
     rest: Bytes,
     progress: Arc<SendProgress>,
+    /// Whose turn it is; none for a body of one slice.
+    turns: Option<Arc<UploadTurns>>,
+    /// Until when it is held, at the most.
+    held: Option<Pin<Box<Sleep>>>,
 }
 
 impl SentBody {
     /// The same bytes, and how far they are.
-    pub(super) async fn of(body: Full<Bytes>) -> (Self, Arc<SendProgress>) {
+    pub(super) async fn of(
+        body: Full<Bytes>,
+        turns: &Arc<UploadTurns>,
+    ) -> (Self, Arc<SendProgress>) {
         let Ok(collected) = body.collect().await;
         let rest = collected.to_bytes();
         let on_its_way = Duration::from_secs(rest.len().min(UNDER_WAY) as u64 / SLOWEST_LINK);
         let (patience, moved) = (ANSWER + on_its_way, Mutex::new(Instant::now()));
         let progress = Arc::new(SendProgress { patience, moved });
-        (Self { rest, progress: Arc::clone(&progress) }, progress)
+        let turns = (rest.len() > SLICE).then(|| Arc::clone(turns));
+        (Self { rest, progress: Arc::clone(&progress), turns, held: None }, progress)
+    }
+
+    /// Waits for the turn of a slice.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(turns) = &self.turns else { return Poll::Ready(()) };
+        let last = *self.progress.moved.lock();
+        while turns.poll(last, context).is_pending() {
+            let Some(until) = turns.until(last) else { continue };
+            let held = self.held.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            held.as_mut().reset(until);
+            ready!(held.as_mut().poll(context));
+        }
+        Poll::Ready(())
     }
 }
 
@@ -57,11 +79,12 @@ impl Body for SentBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
+        ready!(self.poll_turn(context));
         *self.progress.moved.lock() = Instant::now();
         let len = self.rest.len().min(SLICE);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(len)))))
