@@ -18,7 +18,7 @@ RECORDED = {"purcell": (87739, 27.66, 6, 252), "messiaen": (44027, 21.27, 2, 227
 NAMES = {"100m": "100 Mb/s", "100m 20ms": "100 Mb/s, 20 ms", "10m": "10 Mb/s", "1m": "1 Mb/s", "100k": "100 Kb/s"}
 COLOURS = {"nbd": "#888888", "none": "#c4441c", "33": "#d9a400", "66": "#3a7d44", "100": "#1f5fa8",
            "desync": "#b08fc7"}
-LEGEND = {"nbd": "plain NBD", "none": "attach, no medium", "33": "a third on the medium", "66": "two thirds",
+LEGEND = {"nbd": "plain NBD", "none": "no medium", "33": "a third on it", "66": "two thirds on it",
           "100": "all of it", "desync": "desync"}
 
 
@@ -229,10 +229,10 @@ def desktop(cells, operations, links):
 
 def distribution(cells, operations):
     """For each link and medium, which part of the operations was slowed down by so much or less."""
-    width, height, left, low, high = 760, 360, 60, 0.001, 1000.0
+    width, height, left, low, high = 760, 376, 60, 0.001, 100_000.0
     colours = {"100m": "#1f5fa8", "10m": "#3a7d44", "1m": "#d9a400", "100k": "#c4441c"}
     dashes = {"none": "", "fresh": ' stroke-dasharray="6 3"', "100": ' stroke-dasharray="1 3"'}
-    bottom, top = height - 62, 14
+    bottom, top = height - 78, 14
 
     def x(number):
         return left + (width - left - 14) * math.log10(max(number, low) / low) / math.log10(high / low)
@@ -242,13 +242,15 @@ def distribution(cells, operations):
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
              'font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
-    for power in range(-3, 4):
+    for power in range(-3, 6):
         at = x(10.0**power)
         parts.append(f'<line x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{bottom}" stroke="#dddddd"/>'
                      f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{10.0**power:g}</text>')
     for part in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(f'<line x1="{left}" y1="{y(part):.1f}" x2="{width - 14}" y2="{y(part):.1f}" stroke="#dddddd"/>'
+        parts.append(f'<line x1="{left}" y1="{y(part):.1f}" x2="{width - 30}" y2="{y(part):.1f}" stroke="#dddddd"/>'
                      f'<text x="{left - 6}" y="{y(part) + 4:.1f}" text-anchor="end">{100 * part:.0f} %</text>')
+    parts.append(f'<text x="{(left + width - 30) / 2:.1f}" y="{bottom + 34}" text-anchor="middle">'
+                 'slowdown: what it takes longer, as a multiple of its time where the disk is</text>')
     for cell in cells:
         slow = sorted(slowdowns(cell, operations))
         line = " ".join(f"{x(number):.1f},{y((rank + 1) / len(slow)):.1f}" for rank, number in enumerate(slow))
