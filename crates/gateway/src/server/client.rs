@@ -138,14 +138,14 @@ impl Client {
         Ok(right(&gateway.rules(), &self.peer, &names, kind, name))
     }
 
-    /// The store's names as they are now. The store is listed once a second at the most, so that takes as long.
+    /// The store's names as they are now. For all clients together the store is listed for that once a second at the
+    /// most.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
     /// cannot be listed.
     pub(crate) async fn names_now(&self, gateway: &Gateway) -> Result<Arc<KnownNames>> {
-        tokio::time::sleep(AT_ONCE).await;
-        gateway.names(AT_ONCE).await
+        gateway.names_now(AT_ONCE).await
     }
 
     /// The store's names as they were 10 seconds ago at the most.

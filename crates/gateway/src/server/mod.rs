@@ -269,6 +269,11 @@ impl Gateway {
         self.names.get(&self.store, age).await
     }
 
+    /// The names of the store as they are now, looked up for that once in `pause` at the most.
+    pub(crate) async fn names_now(&self, pause: Duration) -> Result<Arc<KnownNames>> {
+        self.names.now(&self.store, pause).await
+    }
+
     /// Resolves when the gateway drains.
     pub(crate) async fn draining(&self) {
         let mut draining = self.draining.subscribe();

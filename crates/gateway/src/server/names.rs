@@ -24,6 +24,8 @@ pub(crate) struct StoreNames {
 struct CachedNames {
     known: Arc<KnownNames>,
     looked: Option<Instant>,
+    /// When somebody had to know them as they are, and they were looked up for that.
+    forced: Option<Instant>,
 }
 
 /// What was known at one time.
@@ -59,12 +61,43 @@ impl StoreNames {
         if held.looked.is_some_and(|looked| looked.elapsed() < age) {
             return Ok(Arc::clone(&held.known));
         }
+        held.look(store).await
+    }
+
+    /// The names as they are after this was asked: at once, unless that was done for somebody within the last `pause`.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub(crate) async fn now(&self, store: &Store, pause: Duration) -> Result<Arc<KnownNames>> {
+        let asked = Instant::now();
+        loop {
+            let until = {
+                let mut held = self.held.lock().await;
+                if held.looked.is_some_and(|looked| looked > asked) {
+                    return Ok(Arc::clone(&held.known));
+                }
+                match held.forced.map(|forced| forced + pause) {
+                    Some(until) if until > Instant::now() => until,
+                    _ => {
+                        held.forced = Some(Instant::now());
+                        return held.look(store).await;
+                    }
+                }
+            };
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+impl CachedNames {
+    /// Looks them up. Only records that are new since the last look are read.
+    async fn look(&mut self, store: &Store) -> Result<Arc<KnownNames>> {
         let began = Instant::now();
         let mut rows = HashMap::new();
         let mut changed = Vec::new();
         for kind in KINDS {
             for (row, sequence) in store.refs().rows_of(kind).await? {
-                match held.known.rows.get(&(kind, row.clone())) {
+                match self.known.rows.get(&(kind, row.clone())) {
                     Some(known) if known.sequence == sequence => {
                         rows.insert((kind, row), Arc::clone(known));
                     }
@@ -91,8 +124,38 @@ impl StoreNames {
             .try_collect()
             .await?;
         rows.extend(read.into_iter().flatten());
-        held.known = Arc::new(KnownNames { rows });
-        held.looked = Some(began);
-        Ok(Arc::clone(&held.known))
+        self.known = Arc::new(KnownNames { rows });
+        self.looked = Some(began);
+        Ok(Arc::clone(&self.known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+    use store::{RefBody, testing};
+
+    fn body() -> RefBody {
+        RefBody { manifest: None, size: 4096, created: 1, labels: [].into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_to_know_the_names_as_they_are_waits_only_behind_others_who_had_to() {
+        const PAUSE: Duration = Duration::from_secs(1);
+        let backend = Arc::new(InMemory::new());
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let names = StoreNames::default();
+        let count = |known: &KnownNames| known.records(RefKind::Disk).count();
+        assert_eq!(count(&names.get(&store, PAUSE).await.unwrap()), 0);
+        let began = Instant::now();
+        store.refs().create(RefKind::Disk, "one", body()).await.unwrap();
+        assert_eq!(count(&names.get(&store, PAUSE).await.unwrap()), 0, "as a moment ago");
+        assert_eq!(count(&names.now(&store, PAUSE).await.unwrap()), 1);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        store.refs().create(RefKind::Disk, "two", body()).await.unwrap();
+        let (first, second) = tokio::join!(names.now(&store, PAUSE), names.now(&store, PAUSE));
+        assert_eq!((count(&first.unwrap()), count(&second.unwrap())), (2, 2));
+        assert_eq!(began.elapsed(), PAUSE, "one look for both");
     }
 }
