@@ -103,9 +103,13 @@ class Desktop:
         for operation, seconds in zip(self.operations, self._without_a_guest(), strict=True):
             operation["seconds"] = seconds
 
+    def _guest(self, uri):
+        return Guest(self.fresh, uri, profile="full", memory=1024)
+
     def _customise(self):
         self.say("a user makes the desktop his own")
-        with exported(self.raw, self.work) as (uri, _), guest(self.fresh, uri) as system:
+        with RecordedDisk(self.raw, self.work) as (uri, _), self._guest(uri) as system:
+            system.start().ready(timeout=600)
             system.execute(SCREEN, timeout=300)
             for command in CUSTOM:
                 system.execute(LAUNCH + command, timeout=900)
@@ -116,7 +120,8 @@ class Desktop:
         """Of each operation: its name, the seconds that it took here, and the file with its requests."""
         self.say(f"recording {2 * len(OPERATIONS)} operations")
         recorded = []
-        with exported(self.raw, self.work, "--filter=cow") as (uri, log), guest(self.fresh, uri) as system:
+        with RecordedDisk(self.raw, self.work, "--filter=cow") as (uri, log), self._guest(uri) as system:
+            system.start().ready(timeout=600)
             system.execute(SCREEN, timeout=300)
             for turn in ("", " again"):
                 for name, command in OPERATIONS:
@@ -158,7 +163,7 @@ class Desktop:
         return [int(line) / 1e9 for line in done.stdout.split()]
 
 
-class exported:  # pylint: disable=invalid-name
+class RecordedDisk:
     """nbdkit with a disk, and the log of what is asked of it.  Use it as a context manager."""
 
     def __init__(self, raw, work, *filters):
@@ -169,24 +174,13 @@ class exported:  # pylint: disable=invalid-name
         self.server = None
 
     def __enter__(self):
-        self.server = subprocess.Popen(self.line, stdin=subprocess.DEVNULL)  # pylint: disable=consider-using-with
+        self.server = subprocess.Popen(self.line, stdin=subprocess.DEVNULL)
         wait_until("nbdkit", lambda: os.path.exists(self.socket), 20)
         return f"nbd+unix:///disk?socket={self.socket}", self.log
 
     def __exit__(self, *_):
         self.server.terminate()
         self.server.wait()
-
-
-class guest(Guest):  # pylint: disable=invalid-name
-    """The desktop's guest, up."""
-
-    def __init__(self, golden, uri):
-        super().__init__(golden, uri, profile="full", memory=1024)
-
-    def __enter__(self):
-        self.start().ready(timeout=600)
-        return self
 
 
 class DesktopBench(Place):

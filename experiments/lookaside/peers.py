@@ -60,7 +60,7 @@ class Desync:
 
     def __enter__(self):
         line = [self.binary, "chunk-server", "-s", self.store, "-l", f"127.0.0.1:{self.port}"]
-        self.server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # pylint: disable=R1732
+        self.server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until("desync", lambda: answers(self.port), 20)
         return self
 

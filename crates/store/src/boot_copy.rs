@@ -25,8 +25,8 @@ pub const MOST: u64 = SEGMENT;
 const FEWEST: usize = 8;
 /// So many times the movements that a copy takes, it has to save.
 const GAIN: usize = 4;
-/// The level of zstd, unless the store's is higher. A copy is stored once, and read by each machine that boots: 11 %
-/// fewer bytes than at level 3 are worth a quarter of a second of a processor for each MiB.
+/// The level of zstd, unless the store's is higher. A copy is stored once, and read by each machine that boots: a
+/// seventh fewer bytes than at level 3 are worth a quarter of a second of a processor for each MiB.
 const LEVEL: i32 = 19;
 /// How often a version whose ref was changed by somebody else is tried again.
 const ATTEMPTS: usize = 8;
