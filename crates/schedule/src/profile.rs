@@ -219,6 +219,8 @@ fn check_linear(p: &Linear) -> Result<()> {
     within("linear.base_ms", p.base_ms, 0.0, SLOWEST)?;
     within("linear.seek_ms", p.seek_ms, 0.0, SLOWEST)?;
     within("linear.sector_us", p.sector_us, 0.0, 1e6)?;
+    within("linear.write_sector_us", p.write_sector_us.unwrap_or(0.0), 0.0, 1e6)?;
+    within("linear.sequential_ms", p.sequential_ms.unwrap_or(0.0), 0.0, SLOWEST)?;
     spread("linear.hit_ms", &p.hit_ms, 0.0, SLOWEST)
 }
 
@@ -331,6 +333,14 @@ mod tests {
             (
                 "name = \"x\"\nsize = \"1G\"\n[linear]\nbase_ms = 1\nseek_ms = 1\nhit_ms = [3, 1]",
                 "linear.hit_ms has quantiles that are not ascending",
+            ),
+            (
+                &format!("name = \"x\"\nsize = \"1G\"\n[linear]\n{linear}sequential_ms = -1"),
+                "linear.sequential_ms is -1",
+            ),
+            (
+                &format!("name = \"x\"\nsize = \"1G\"\n[linear]\n{linear}write_sector_us = inf"),
+                "linear.write_sector_us is inf",
             ),
             (
                 &format!("name = \"x\"\nsize = \"1G\"\n[mechanical]\n{mechanical}"),
