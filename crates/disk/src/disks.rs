@@ -287,6 +287,8 @@ impl Disks {
             }
         }
         record.attached = None;
+        // Who has the disk as a device must not go on with something else below it.
+        record.renew_content();
         if let Some(found) = found {
             // As in `Disk::announce`: kept in the store before the disk stands on it, and nothing is
             // given up of a disk that another server has.

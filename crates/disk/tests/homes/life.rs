@@ -426,6 +426,7 @@ async fn a_damaged_disk_returns_to_its_image_or_a_snapshot() {
             }
         },
     ];
+    let mut contents = std::collections::HashSet::from([0]);
     for damage in harm {
         for (snapshot, expected) in [(Some("s"), &frozen), (None, &image)] {
             damage();
@@ -435,6 +436,7 @@ async fn a_damaged_disk_returns_to_its_image_or_a_snapshot() {
             home.disks.recover("a", snapshot).await.unwrap();
             let disk = home.open("a").await;
             same(&bytes(&*disk).await, expected);
+            assert!(contents.insert(disk.content()), "who had the disk would go on with it");
             assert_eq!(disk.snapshots().await.unwrap().len(), 1);
             put(&disk, 3, 7).await;
             disk.close().await.unwrap();
