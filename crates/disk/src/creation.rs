@@ -185,6 +185,7 @@ impl Disks {
             left: Vec::new(),
             published: None,
             content: 0,
+            identity: None,
         };
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());

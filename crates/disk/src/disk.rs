@@ -179,9 +179,10 @@ impl Disk {
         self.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
-    /// What tells it from all other disks, also from an earlier one of its name, wherever it is held.
+    /// What tells it from all other disks, also from an earlier one of its name and from what was kept of it elsewhere,
+    /// wherever it is held.
     pub fn uuid(&self) -> [u8; 16] {
-        self.record.lock().uuid.0
+        self.record.lock().identity().0
     }
 
     /// What it holds as a whole: another number when something else was put in its place by a reset, a rollback, a

@@ -6,7 +6,7 @@
 //! it as long as it holds nothing private, and opening it makes the ref.
 
 use crate::disk::{HomeSettings, OwnBlocks, describe};
-use crate::fence::{self, CONTENT, Tenure, UUID};
+use crate::fence::{self, CONTENT, DISK_IDENTITY, Tenure, UUID};
 use crate::home;
 use crate::layer::ShadowLayer;
 use crate::lock;
@@ -413,7 +413,9 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<DiskRecord> {
         let value = found.body.labels.get(key).cloned();
         value.ok_or_else(|| Error::corrupt(format!("the ref of disk {} has no {key}", found.name)))
     };
-    let uuid = Uuid::try_from(label(UUID)?).map_err(Error::corrupt)?;
+    let read = |text: String| Uuid::try_from(text).map_err(Error::corrupt);
+    let uuid = read(label(UUID)?)?;
+    let identity = found.body.labels.get(DISK_IDENTITY).cloned().map(read);
     Ok(DiskRecord {
         name: found.name.clone(),
         uuid,
@@ -431,6 +433,7 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<DiskRecord> {
         published: None,
         // Of an older program: its own record has no number either.
         content: found.body.labels.get(CONTENT).and_then(|number| number.parse().ok()).unwrap_or(0),
+        identity: identity.transpose()?,
     })
 }
 

@@ -22,6 +22,7 @@ const RELEASED: &str = "released_by";
 const EPOCH: &str = "epoch";
 /// See [`DiskRecord::content`].
 pub(crate) const CONTENT: &str = "content";
+pub(crate) const DISK_IDENTITY: &str = "identity";
 /// The server that removes the disk.
 const REMOVING: &str = "removing";
 
@@ -80,6 +81,9 @@ fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[Manifes
         (CONTENT.to_owned(), record.content.to_string()),
         (label.to_owned(), server.to_string()),
     ]);
+    if let Some(identity) = record.identity {
+        labels.insert(DISK_IDENTITY.to_owned(), identity.to_string());
+    }
     let mut keep: Vec<ManifestId> = also.iter().chain(&record.left).copied().collect();
     keep.retain(|id| *id != record.base && *id != record.origin);
     keep.sort();

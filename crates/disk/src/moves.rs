@@ -280,7 +280,10 @@ impl Disks {
         // What is here of it alone is not written through.
         let mode = if record.mode == Mode::WriteThrough { Mode::Persistent } else { record.mode };
         let left = Vec::new();
-        let mut record = DiskRecord { name: new.to_owned(), mode, epoch: 1, left, ..record };
+        // Machines that see both disks must not take them for two ways to one.
+        let identity = if again { record.identity } else { Some(record.kept_identity(new)) };
+        let mut record =
+            DiskRecord { name: new.to_owned(), mode, epoch: 1, left, identity, ..record };
         // The image version may be gone with whoever took the disk: then what was published last takes
         // its place, for a name must not stand on what is not there.
         match self.store.stored_manifest(&record.origin).await {

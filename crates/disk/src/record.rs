@@ -78,6 +78,9 @@ pub(crate) struct DiskRecord {
     /// What it holds as a whole: another number when something else was put in its place.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) content: u64,
+    /// What machines know it by, when that is not its uuid: it was kept beside a disk that has the same one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) identity: Option<Uuid>,
 }
 
 /// The client of an ephemeral disk, as [`DiskRecord::attached`] has it: its name, ` since ` and its process. To a program
@@ -146,6 +149,20 @@ fn checksum(record: &DiskRecord) -> Result<String> {
 }
 
 impl DiskRecord {
+    /// What machines know the disk by: no two disks are the same.
+    pub(crate) fn identity(&self) -> Uuid {
+        self.identity.unwrap_or(self.uuid)
+    }
+
+    /// What machines are to know it by when it is kept as `name`: the same at each try.
+    pub(crate) fn kept_identity(&self, name: &str) -> Uuid {
+        let mut hasher = blake3::Hasher::new_derive_key("sojourn identity of a kept disk v1");
+        hasher.update(&self.identity().0).update(&self.epoch.to_le_bytes()).update(name.as_bytes());
+        let mut identity = Uuid([0; 16]);
+        hasher.finalize_xof().fill(&mut identity.0);
+        identity
+    }
+
     /// Something else is put in the place of what the disk holds. Two servers never make the same number of it: each
     /// counts within its epoch.
     pub(crate) fn renew_content(&mut self) {
@@ -292,6 +309,7 @@ mod tests {
             left: vec![ManifestId::from([3; 32])],
             published: Some(1_767_225_601),
             content: 0,
+            identity: Some(Uuid([9; 16])),
         }
     }
 

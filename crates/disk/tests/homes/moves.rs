@@ -598,6 +598,23 @@ async fn a_recovery_gives_nothing_up_of_a_disk_that_another_server_took() {
 }
 
 #[tokio::test]
+async fn machines_do_not_take_what_was_kept_of_a_disk_for_that_disk() {
+    let (here, there) = two().await;
+    let taken = here.open("web").await.uuid();
+    there.disks.take("web", true).await.unwrap();
+    here.disks.keep("web", "mine").await.unwrap();
+    let kept = here.open("mine").await.uuid();
+    assert_ne!(kept, taken);
+    assert_eq!(there.open("web").await.uuid(), taken);
+    // It is known by the same everywhere, and what is kept of it by another one.
+    there.disks.take("mine", true).await.unwrap();
+    assert_eq!(there.open("mine").await.uuid(), kept);
+    here.disks.keep("mine", "again").await.unwrap();
+    let again = here.open("again").await.uuid();
+    assert!(again != kept && again != taken);
+}
+
+#[tokio::test]
 async fn removing_a_damaged_disk_leaves_the_one_alone_that_another_server_took() {
     let (here, there) = two().await;
     let disk = here.open("web").await;
