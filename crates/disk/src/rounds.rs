@@ -1,8 +1,10 @@
 //! The rounds in which a disk that is written through goes to the store: who leads one, and what the one before left.
 
+use block::Result;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::refs::LookedUpRef;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 /// The rounds of a disk whose writes are answered when they are published.
 #[derive(Debug, Default)]
@@ -13,6 +15,8 @@ pub(crate) struct PublishRounds {
     pub(crate) published: Mutex<u64>,
     /// Whether a round is under way.
     under_way: AtomicBool,
+    /// What an earlier client left is on its way to the store.
+    pub(crate) catching_up: Mutex<JoinSet<Result<()>>>,
     /// The disk's ref as the last round left it.
     pub(crate) last: parking_lot::Mutex<Option<LookedUpRef>>,
 }

@@ -11,14 +11,18 @@
 
 use crate::{Disk, Mode};
 use block::{Error, ErrorKind, Result};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{RefBody, RefKind, UploadPlan};
+use tokio::time::timeout;
 
 /// Pauses between attempts while the store is away: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// How long the store may take to say, to a client that comes, who holds the disk.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Packs of what an earlier client left: a process that ends meanwhile loses no more of what it sent.
+const LEFT_PACK: usize = 512 << 10;
 
 impl Disk {
     /// Whether its writes are answered when the store has them.
@@ -124,27 +128,54 @@ impl Disk {
     /// client wrote and was not answered goes up before.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) when the store does not answer; [`Fenced`](ErrorKind::Fenced) when
-    /// another server took the disk.
-    pub(crate) async fn must_write_through(&self) -> Result<()> {
+    /// [`Unavailable`](ErrorKind::Unavailable) when the store does not answer, or what goes up takes longer than a client
+    /// waits; [`Fenced`](ErrorKind::Fenced) when another server took the disk.
+    pub(crate) async fn must_write_through(self: &Arc<Self>) -> Result<()> {
         if !self.is_write_through() {
             return Ok(());
         }
         let is_first = self.lease.state.lock().attachments == 0;
-        let asked = async {
-            self.confirm().await?;
-            if is_first && self.behind().is_some() {
-                self.write_back(UploadPlan::default(), &()).await?;
-            }
-            Ok(())
-        };
-        tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| {
+        let name = self.name();
+        timeout(ANSWER, self.confirm()).await.unwrap_or_else(|_| {
             Err(Error::unavailable(format!(
-                "the store does not answer, without which disk {:?} can take no writes; try again when it does, or at \
-                 another server of that store",
-                self.name()
+                "the store does not answer, without which disk {name:?} can take no writes; try again when it does, or \
+                 at another server of that store"
+            )))
+        })?;
+        if !is_first || self.behind().is_none() {
+            return Ok(());
+        }
+        timeout(ANSWER, self.catch_up()).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!(
+                "what was written to disk {name:?} before, and not answered, is on its way to the store; try again when \
+                 it is there"
             )))
         })
+    }
+
+    /// Publishes what an earlier client left; that goes on when nobody waits for it any more.
+    async fn catch_up(self: &Arc<Self>) -> Result<()> {
+        let mut under_way = self.rounds.catching_up.lock().await;
+        // What failed while nobody waited is tried again.
+        while under_way.try_join_next().is_some() {}
+        if under_way.is_empty() {
+            let disk = Arc::clone(self);
+            under_way.spawn(async move {
+                let plan = UploadPlan { pack_bytes: LEFT_PACK, ..UploadPlan::default() };
+                tokio::select! {
+                    sent = disk.write_back(plan, &()) => sent.map(|_| ()),
+                    () = disk.until_waited_for() => Err(Error::unavailable(format!(
+                        "disk {:?} is being changed; try again when that is done",
+                        disk.name()
+                    ))),
+                }
+            });
+        }
+        match under_way.join_next().await {
+            Some(Ok(sent)) => sent,
+            Some(Err(error)) => Err(Error::internal("an upload ended early").with_source(error)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -153,13 +153,22 @@ pub(crate) struct Spy {
     before_reading: Arc<Mutex<Option<PrefixHook>>>,
     refused: Arc<Mutex<Option<&'static str>>>,
     away: Arc<Mutex<Option<&'static str>>>,
+    slow: Arc<Mutex<Option<SlowWrites>>>,
+}
+
+/// What is written below a prefix takes long.
+struct SlowWrites {
+    prefix: &'static str,
+    each: Duration,
+    /// How many there were.
+    count: usize,
 }
 
 impl Spy {
     pub(crate) fn on(home: &Home) -> Self {
         let inner = Arc::clone(&home.backend) as _;
-        let (asked, before_snapshots, before_reading, refused, away) = Default::default();
-        Self { inner, asked, before_snapshots, before_reading, refused, away }
+        let (asked, before_snapshots, before_reading, refused, away, slow) = Default::default();
+        Self { inner, asked, before_snapshots, before_reading, refused, away, slow }
     }
 
     /// The keys that were read, and the prefixes that were listed.
@@ -184,6 +193,16 @@ impl Spy {
     /// Whether nothing below a prefix can be written from now on.
     pub(crate) fn refuse_writes(&self, prefix: &'static str, refused: bool) {
         *self.refused.lock() = refused.then_some(prefix);
+    }
+
+    /// How long each writing of something below a prefix takes from now on.
+    pub(crate) fn slow_writes(&self, prefix: &'static str, each: Duration) {
+        *self.slow.lock() = Some(SlowWrites { prefix, each, count: 0 });
+    }
+
+    /// How many slow writings there were.
+    pub(crate) fn slowed(&self) -> usize {
+        self.slow.lock().as_ref().map_or(0, |slow| slow.count)
     }
 
     /// Whether nothing is known of what is below a prefix from now on.
@@ -238,6 +257,13 @@ impl objects::layer::ObjectLayer for Spy {
         if refused.is_some_and(|prefix| location.as_ref().starts_with(prefix)) {
             let source = "the spy refuses it".into();
             return Err(object_store::Error::Generic { store: "spy", source });
+        }
+        let slow = self.slow.lock().as_mut().and_then(|slow| {
+            slow.count += usize::from(location.as_ref().starts_with(slow.prefix));
+            location.as_ref().starts_with(slow.prefix).then_some(slow.each)
+        });
+        if let Some(each) = slow {
+            tokio::time::sleep(each).await;
         }
         self.inner.put_opts(location, payload, opts).await
     }

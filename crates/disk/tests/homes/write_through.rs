@@ -152,6 +152,26 @@ async fn what_a_lost_client_wrote_and_was_not_answered_is_in_the_store_before_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_lost_client_wrote_goes_up_however_long_that_takes_and_clients_are_told_so() {
+    let (here, _, disk) = two().await;
+    here.backend.allow(0);
+    assert!(timeout(HOUR, put(&disk, 3, 7)).await.is_err());
+    here.backend.allow(u64::MAX);
+    drop(disk);
+    let spy = Spy::on(&here);
+    let disks = here.watched(&spy, 90).await;
+    let disk = disks.open("web").await.unwrap();
+    spy.slow_writes("packs", Duration::from_secs(17));
+    for _ in 0..3 {
+        let refused = disk.attach("guest").await.err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert!(refused.message().contains("on its way to the store"), "{refused}");
+    }
+    drop(disk.attach("guest").await.unwrap());
+    assert_eq!(spy.slowed(), 1, "it was sent once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_is_refused_while_the_store_does_not_say_who_has_the_disk() {
     let (here, there, disk) = two().await;
     drop(disk);
