@@ -18,6 +18,8 @@ struct PartialBody {
     answer: GetResult,
     parts: Vec<Bytes>,
     len: u64,
+    /// Something came, of use or not.
+    moved: bool,
 }
 
 impl PartialBody {
@@ -29,7 +31,7 @@ impl PartialBody {
             attributes: answer.attributes.clone(),
             extensions: answer.extensions.clone(),
         };
-        Self { answer, parts: Vec::new(), len: 0 }
+        Self { answer, parts: Vec::new(), len: 0, moved: false }
     }
 
     /// What has not come.
@@ -47,8 +49,11 @@ impl PartialBody {
     }
 
     fn push(&mut self, part: Bytes) {
+        self.moved = true;
         self.len += part.len() as u64;
-        self.parts.push(part);
+        if !part.is_empty() {
+            self.parts.push(part);
+        }
     }
 
     fn forget(&mut self) {
@@ -79,7 +84,7 @@ impl Patient {
         let mut attempts = Attempts::begin();
         let mut came = None;
         loop {
-            let before = came.as_ref().map_or(0, |body: &PartialBody| body.len);
+            let before = came.as_ref().map(|body: &PartialBody| body.len);
             let failed = match self.go_on(location, options, &mut came).await {
                 Ok(None) => break,
                 Ok(Some(too_long)) => return Ok(too_long),
@@ -89,7 +94,12 @@ impl Patient {
                 // The link broke behind the last byte.
                 break;
             }
-            if came.as_ref().is_some_and(|body| body.len > before) {
+            // What came of a first answer counts, too, even when it is of no use.
+            let moved = |body: &PartialBody| match before {
+                Some(before) => body.len > before,
+                None => body.moved,
+            };
+            if came.as_ref().is_some_and(moved) {
                 attempts = Attempts::begin();
             }
             self.after(&mut attempts, location.as_ref(), failed).await?;
@@ -106,8 +116,14 @@ impl Patient {
         came: &mut Option<PartialBody>,
     ) -> Result<Option<GetResult>> {
         let mut wish = options.clone();
-        if let Some(body) = came.as_ref().filter(|body| body.len > 0) {
-            wish.range = Some(GetRange::Bounded(body.rest()));
+        match came.as_ref().map(|body| (body.len, body.rest())) {
+            Some((1.., rest)) => wish.range = Some(GetRange::Bounded(rest)),
+            // All of an answer was lost: a store that sent a shorter form, of which a part is of no use, sends the
+            // object itself when a range is asked for, and that can be gone on with.
+            Some((0, rest)) if options.range.is_none() && !options.head && !rest.is_empty() => {
+                wish.range = Some(GetRange::Offset(0));
+            }
+            _ => {}
         }
         let (read, began) = (self.ask(), Instant::now());
         let limit = self.patience().read;
@@ -170,6 +186,8 @@ mod tests {
         inner: InMemory,
         frames: usize,
         hangs: bool,
+        /// Whole objects come in a form of which only all of it is of use: until then parts are empty.
+        packed: bool,
         carried: Arc<AtomicU64>,
         requests: AtomicU64,
     }
@@ -196,6 +214,7 @@ mod tests {
 
         async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
             self.requests.fetch_add(1, Ordering::Relaxed);
+            let packed = self.packed && options.range.is_none();
             let answer = self.inner.get_opts(location, options).await?;
             let head = PartialBody::new(&answer).answer;
             let bytes = answer.bytes().await?;
@@ -218,7 +237,12 @@ mod tests {
                     Ok(part)
                 }
             };
-            let body = stream::iter(0..count).then(frame).boxed();
+            let mut body = stream::iter(0..count).then(frame).boxed();
+            if packed {
+                let whole = self.inner.get(location).await?.bytes().await?;
+                let empty = body.map(|part| part.map(|_| Bytes::new()));
+                body = empty.chain(stream::iter([Ok(whole)])).boxed();
+            }
             Ok(GetResult { payload: GetResultPayload::Stream(body), ..head })
         }
     }
@@ -228,10 +252,14 @@ mod tests {
     }
 
     async fn link(frames: usize, hangs: bool) -> (Arc<ThinLink>, Patient, Path) {
+        link_with(frames, hangs, false).await
+    }
+
+    async fn link_with(frames: usize, hangs: bool, packed: bool) -> (Arc<ThinLink>, Patient, Path) {
         let (inner, path) = (InMemory::new(), Path::from("a"));
         inner.put(&path, content(0).into()).await.unwrap();
         let (carried, requests) = (Arc::default(), AtomicU64::new(0));
-        let link = Arc::new(ThinLink { inner, frames, hangs, carried, requests });
+        let link = Arc::new(ThinLink { inner, frames, hangs, packed, carried, requests });
         let patient = Patient::new(Arc::clone(&link) as _, Patience::COMMAND);
         (link, patient, path)
     }
@@ -253,6 +281,19 @@ mod tests {
             assert_eq!(patient.get(&path).await.unwrap().bytes().await.unwrap(), content(0));
             assert_eq!(link.carried.load(Ordering::Relaxed), LEN as u64);
             assert_eq!(link.requests.load(Ordering::Relaxed), 4);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_form_that_is_of_use_only_whole_is_waited_for_and_not_asked_for_twice() {
+        let (link, patient, path) = link_with(usize::MAX, false, true).await;
+        assert_eq!(patient.get(&path).await.unwrap().bytes().await.unwrap(), content(0));
+        assert_eq!(link.requests.load(Ordering::Relaxed), 1);
+        for hangs in [false, true] {
+            let (link, patient, path) = link_with(30, hangs, true).await;
+            assert_eq!(patient.get(&path).await.unwrap().bytes().await.unwrap(), content(0));
+            assert_eq!(link.carried.load(Ordering::Relaxed), (30 * FRAME + LEN) as u64);
+            assert_eq!(link.requests.load(Ordering::Relaxed), 5, "once packed, then on and on");
         }
     }
 

@@ -91,6 +91,25 @@ pub fn pack(object: &[u8]) -> Option<Vec<u8>> {
     (sent.len() < object.len()).then_some(sent)
 }
 
+/// The length in bytes of the object of which the beginning was sent; `None` when that is too short to say.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when it is longer than a segment.
+pub fn object_len(sent: &[u8]) -> Result<Option<u64>> {
+    let Ok((head, _)) = ColumnsHead::ref_from_prefix(sent) else { return Ok(None) };
+    let (packs, entries) = counts(head)?;
+    Ok(Some((HEAD + packs * ID + entries * size_of::<SegmentEntry>()) as u64))
+}
+
+/// How many packs and entries there are.
+fn counts(head: &ColumnsHead) -> Result<(usize, usize)> {
+    let (packs, entries) = (head.packs.get() as usize, head.entries.get() as usize);
+    if packs > MOST || entries > MOST {
+        return Err(damaged(NAME, "it has more packs or entries than a segment"));
+    }
+    Ok((packs, entries))
+}
+
 /// The object of a segment that was sent by column.
 ///
 /// # Errors
@@ -98,10 +117,7 @@ pub fn pack(object: &[u8]) -> Option<Vec<u8>> {
 pub fn unpack(sent: &[u8]) -> Result<Bytes> {
     let bad = |why| damaged(NAME, why);
     let (head, rest) = ColumnsHead::ref_from_prefix(sent).map_err(|_| bad("it is too short"))?;
-    let (packs, entries) = (head.packs.get() as usize, head.entries.get() as usize);
-    if packs > MOST || entries > MOST {
-        return Err(bad("it has more packs or entries than a segment"));
-    }
+    let (packs, entries) = counts(head)?;
     let parts = rest.split_at_checked(head.packed.get() as usize);
     let (packed, ids) = parts.ok_or_else(|| bad("it is too short"))?;
     if ids.len() != (packs + entries) * ID {
@@ -212,6 +228,8 @@ mod tests {
             let sent = pack(&stored).unwrap();
             assert!(sent.len() * 10 < stored.len() * 7, "{} of {}", sent.len(), stored.len());
             assert_eq!(unpack(&sent).unwrap(), stored);
+            assert_eq!(object_len(&sent[..12]).unwrap(), Some(stored.len() as u64));
+            assert_eq!(object_len(&sent[..11]).unwrap(), None);
         }
         let root = store.map_object(&manifest.maps()[0]).await.unwrap();
         assert_eq!(pack(&root), None, "it is no segment");
@@ -236,6 +254,8 @@ mod tests {
             sent[at..at + 4].copy_from_slice(&value.to_le_bytes());
             unpack(&sent)
         };
+        let huge = [&(MOST as u32 + 1).to_le_bytes()[..], &[0; 8]].concat();
+        assert_eq!(object_len(&huge).unwrap_err().kind(), ErrorKind::Corrupt);
         for at in [0, 4, 8] {
             for value in [0, 1, 99, MOST as u32 + 1, u32::MAX] {
                 assert_eq!(with(at, value).unwrap_err().kind(), ErrorKind::Corrupt, "{at} {value}");

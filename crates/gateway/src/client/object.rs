@@ -172,18 +172,42 @@ fn is_segment(location: &Path) -> bool {
     location.as_ref().starts_with("segments/")
 }
 
-/// A segment that came by column.
-async fn whole_segment(location: &Path, sent: Bytes, modified: i64) -> Result<GetResult> {
-    let object = block::offload(move || segment_columns::unpack(&sent)).await;
-    let object = object.map_err(|e| failure(io::Error::new(io::ErrorKind::InvalidData, e)))?;
-    let (len, body) = (object.len() as u64, stream::iter([Ok(object)]).boxed());
+/// A segment that comes by column: how long it is its first bytes say. What comes is told of by empty parts, so that it
+/// is waited for, and the whole object follows the last one.
+async fn by_column(location: &Path, body: Incoming, modified: i64) -> Result<GetResult> {
+    let (mut frames, mut sent) = (frames(body).boxed(), BytesMut::new());
+    let len = loop {
+        if let Some(len) = segment_columns::object_len(&sent).map_err(unreadable)? {
+            break len;
+        }
+        match frames.try_next().await.map_err(failure)? {
+            Some(data) => sent.extend_from_slice(&data),
+            None => return Err(failure(io::ErrorKind::UnexpectedEof.into())),
+        }
+    };
+    let body = stream::try_unfold(Some((frames, sent)), |coming| async {
+        let Some((mut frames, mut sent)) = coming else { return Ok(None) };
+        let Some(data) = frames.try_next().await.map_err(failure)? else {
+            let object = block::offload(move || segment_columns::unpack(&sent)).await;
+            return Ok(Some((object.map_err(unreadable)?, None)));
+        };
+        if (sent.len() + data.len()) as u64 > segment_columns::MAX_LEN {
+            return Err(failure(io::Error::new(io::ErrorKind::InvalidData, "it is too long")));
+        }
+        sent.extend_from_slice(&data);
+        Ok(Some((Bytes::new(), Some((frames, sent)))))
+    });
     Ok(GetResult {
-        payload: GetResultPayload::Stream(body),
+        payload: GetResultPayload::Stream(body.boxed()),
         meta: meta(location.clone(), len, modified),
         range: 0..len,
         attributes: Attributes::new(),
         extensions: Default::default(),
     })
+}
+
+fn unreadable(error: block::Error) -> Error {
+    failure(io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Parts of a batch's answer, in the order in which they were asked for.
@@ -362,8 +386,7 @@ impl ObjectStore for GatewayStore {
             len.ok_or_else(|| failure(io::Error::other("an answer does not say how long it is")))?;
         let modified = number(answer.headers(), MODIFIED).unwrap_or(0);
         if answer.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding == CODING) {
-            let sent = read(answer.into_body(), segment_columns::MAX_LEN).await.map_err(failure)?;
-            return whole_segment(location, sent, modified).await;
+            return by_column(location, answer.into_body(), modified).await;
         }
         let start = match &options.range {
             Some(GetRange::Offset(start)) => *start,
