@@ -174,7 +174,7 @@ async fn send_by(
     let (head, body) = request.into_parts();
     let is_upload = head.method == Method::PUT;
     let _awaited = (!is_upload).then(|| turns.ask());
-    let (body, progress) = SentBody::of(body, turns).await;
+    let (body, progress) = SentBody::of(body, is_upload.then_some(turns)).await;
     let answer = async {
         sender.ready().await.map_err(broken)?;
         sender.send_request(Request::from_parts(head, body)).await.map_err(broken)

@@ -38,24 +38,24 @@ impl SendProgress {
 pub(super) struct SentBody {
     rest: Bytes,
     progress: Arc<SendProgress>,
-    /// Whose turn it is; none for a body of one slice.
+    /// Whose turn it is; none for a body of one slice, and for what is waited for itself.
     turns: Option<Arc<UploadTurns>>,
     /// Until when it is held, at the most.
     held: Option<Pin<Box<Sleep>>>,
 }
 
 impl SentBody {
-    /// The same bytes, and how far they are.
+    /// The same bytes, and how far they are; with turns, they leave room for requests.
     pub(super) async fn of(
         body: Full<Bytes>,
-        turns: &Arc<UploadTurns>,
+        turns: Option<&Arc<UploadTurns>>,
     ) -> (Self, Arc<SendProgress>) {
         let Ok(collected) = body.collect().await;
         let rest = collected.to_bytes();
         let on_its_way = Duration::from_secs(rest.len().min(UNDER_WAY) as u64 / SLOWEST_LINK);
         let (patience, moved) = (ANSWER + on_its_way, Mutex::new(Instant::now()));
         let progress = Arc::new(SendProgress { patience, moved });
-        let turns = (rest.len() > SLICE).then(|| Arc::clone(turns));
+        let turns = turns.filter(|_| rest.len() > SLICE).cloned();
         (Self { rest, progress: Arc::clone(&progress), turns, held: None }, progress)
     }
 
