@@ -18,6 +18,9 @@ use tokio_rustls::rustls::ClientConfig;
 
 /// Peers that are known at the most.
 const MOST: usize = 64;
+/// Addresses of which nothing is known but that somebody announced them there, and that did not answer yet: anybody in
+/// the network can announce any.
+const MOST_HEARD_OF: usize = 32;
 /// Peers at one address, which several users may have: a machine that answers at many ports leaves room to others.
 const MOST_AT_ADDRESS: usize = 8;
 /// The first pause after a peer did not answer, and the longest.
@@ -107,7 +110,17 @@ impl Neighbours {
         self.known.lock().values().filter(|neighbour| neighbour.is_there).count()
     }
 
-    /// A peer may be at this address: it is followed, unless it is already, or there are too many.
+    /// Somebody announced a peer at this address: it is followed as one that was [seen](Self::seen), unless too many of
+    /// those that are known do not answer.
+    pub fn heard_of(self: &Arc<Self>, address: SocketAddr) {
+        let silent = self.known.lock().values().filter(|neighbour| !neighbour.is_there).count();
+        if silent < MOST_HEARD_OF {
+            self.seen(address);
+        }
+    }
+
+    /// A peer is at this address, as the configuration or its certificate says: it is followed, unless it is already, or
+    /// there are too many.
     pub fn seen(self: &Arc<Self>, address: SocketAddr) {
         let mut known = self.known.lock();
         let there = known.keys().filter(|other| other.ip() == address.ip()).count();

@@ -23,6 +23,8 @@ use tokio_rustls::rustls::ClientConfig;
 
 /// A machine in the same LAN.
 const NEAR: CostEstimate = CostEstimate { latency: Duration::from_millis(3), bandwidth: 40 << 20 };
+/// How long a peer is left alone that had nothing to tell, and said so.
+const NOTHING_NEW: Duration = Duration::from_secs(1);
 /// Whoever is there shows that so soon.
 const HEADERS: Duration = Duration::from_secs(2);
 /// How long an answer may take that waits for something, and one that does not.
@@ -148,9 +150,16 @@ impl PeerSource {
         let (log, from) = self.known.lock().claims.known();
         let answer =
             self.ask(&PeerQuestion::Summary { log, from }, LONGEST as u64, SLOWEST).await?;
-        let part = SummaryPart::decode(&answer.body);
-        let goes_on = part.is_some_and(|part| self.known.lock().claims.take(&part));
-        if goes_on { Ok(()) } else { Err(Error::corrupt("its summary is none")) }
+        let none = || Error::corrupt("its summary is none");
+        let part = SummaryPart::decode(&answer.body).ok_or_else(none)?;
+        if !self.known.lock().claims.take(&part) {
+            return Err(none());
+        }
+        if part.bits.is_empty() {
+            // An honest peer answers when it has something.
+            tokio::time::sleep(NOTHING_NEW).await;
+        }
+        Ok(())
     }
 
     /// Sends a question, and takes an answer of at most `most` bytes, whose headers come within `headers`.

@@ -183,6 +183,20 @@ async fn an_owner_fetches_what_it_has_not_and_a_summary_follows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn addresses_that_anybody_announces_leave_room_for_peers_that_are_there() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let other = Agent::start(&credentials, 1, &settings, &[], &[]).await;
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    // Nobody is there: those addresses are for documentation (RFC 5737).
+    for last in 1..=200u8 {
+        own.neighbours.heard_of(SocketAddr::from(([192, 0, 2, last], 9)));
+    }
+    own.neighbours.seen(other.address);
+    until("there", || own.neighbours.count() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn strangers_and_users_of_other_stores_get_nothing() {
     let (certificates, settings) = (Certificates::new(), testing::settings());
     let here = chunks(0, 3);

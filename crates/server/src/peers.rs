@@ -109,7 +109,7 @@ async fn look_around(neighbours: Arc<Neighbours>, known: Vec<SocketAddr>) {
     for times in 0u32.. {
         known.iter().for_each(|address| neighbours.seen(*address));
         match look_for_peers(LOOK).await {
-            Ok(found) => found.into_iter().for_each(|address| neighbours.seen(address)),
+            Ok(found) => found.into_iter().for_each(|address| neighbours.heard_of(address)),
             Err(error) => tracing::debug!(error = error.message(), "peers are not looked for"),
         }
         sleep(if times < TIMES { SOON } else { LATER }).await;
