@@ -108,13 +108,11 @@ fn above(own: &Home) -> PathBuf {
     }
 }
 
-/// That of root beside a home, or the one in it that an earlier version made.
+/// That of root beside a home, or, while there is none, the one in it that an earlier version made.
 fn beside(own: &Path) -> PathBuf {
-    let within = own.join("attached");
-    match within.is_dir() {
-        true => within,
-        false => own.with_file_name("sojourn-attached"),
-    }
+    let (within, beside) = (own.join("attached"), own.with_file_name("sojourn-attached"));
+    // The user of the home can make the one in it at any time.
+    if within.is_dir() && !beside.exists() { within } else { beside }
 }
 
 /// The user and the group whose home `own` is, when root works on attached disks as that user: where they lie in it,
@@ -291,6 +289,8 @@ mod tests {
         assert_eq!(beside(&own), dir.path().join("sojourn-attached"));
         std::fs::create_dir_all(own.join("attached")).unwrap();
         assert_eq!(beside(&own), own.join("attached"));
+        std::fs::create_dir_all(dir.path().join("sojourn-attached")).unwrap();
+        assert_eq!(beside(&own), dir.path().join("sojourn-attached"), "whatever is made in it");
         let named = Home::find(Some(dir.path())).unwrap();
         assert_eq!(above(&named), dir.path().join("attached"), "a home that is named");
         if rustix::process::geteuid().is_root()
