@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-outages test-cuts test-iscsi-kills test-initiators test-vhost-user-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-outages test-cuts test-iscsi-kills test-initiators test-vhost-user-kills test-netboot test-medium test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist medium lint fmt screenshots fuzz bench bench-storm bench-arm bench-scale bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule bench-throttle simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-arm   reads from a store on a modelled disk that turns, ordered for its arm and as they come (as root; two minutes)"
+	@echo "make bench-scale  what 2,000 disks and 10,000 connections cost a server"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-iscsi   4 KiB requests by iSCSI beside Debian's tgt and beside NBD (two minutes)"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
@@ -215,6 +216,11 @@ bench-arm:
 	@scripts/setup build bench-arm
 	$(CARGO) build --release --locked -p sojourn
 	scripts/bench-arm
+
+bench-scale:
+	@scripts/setup build bench
+	$(CARGO) build --release --locked -p sojourn
+	scripts/bench-scale
 
 bench-borrow:
 	@scripts/setup build bench-borrow
