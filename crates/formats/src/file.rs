@@ -4,7 +4,7 @@ use block::image_lock::{self, Usage};
 use block::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens a regular file or block device, and locks it ([`block::image_lock`]): other readers may have
@@ -28,9 +28,12 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
     Ok(file)
 }
 
-/// Creates a file that was not there, its name durable, and locks it for writing.
-pub(crate) fn create(path: &Path) -> Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+/// Creates a file that was not there, its name durable, locks it for writing, and gives it to `make`;
+/// when that fails the file is removed again. `mode`: its permissions, less what the process takes
+/// from new files.
+pub(crate) fn create<T>(path: &Path, mode: u32, make: impl FnOnce(File) -> Result<T>) -> Result<T> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(mode).open(path);
     let file = file.map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => Error::conflict(format!(
             "{}: exists already; remove it or choose another name",
@@ -39,12 +42,70 @@ pub(crate) fn create(path: &Path) -> Result<File> {
         _ => Error::io(path.display(), e),
     })?;
     lock(&file, path, Usage::Write)?;
-    // So that a later flush of the file is all that its content needs.
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => block::file::sync_directory(parent)?,
-        _ => block::file::sync_directory(Path::new("."))?,
+    // Whoever takes the file for a leftover locks it, and may have been the first to do so.
+    if !is_at(&file, path)? {
+        return Err(Error::conflict(format!(
+            "{}: another process took it away; choose another name",
+            path.display()
+        )));
     }
-    Ok(file)
+    // The lock lives as long as this: what is removed is ours.
+    let held = file.try_clone().map_err(|e| Error::io(path.display(), e))?;
+    // So that a later flush of the file is all that its content needs.
+    let named = match path.parent() {
+        Some(parent) if parent != Path::new("") => block::file::sync_directory(parent),
+        _ => block::file::sync_directory(Path::new(".")),
+    };
+    named.and_then(|()| make(file)).inspect_err(|_| {
+        // Nothing is lost: it was not there before, and has no data.
+        let _ = std::fs::remove_file(path);
+        drop(held);
+    })
+}
+
+/// Whether a path leads to an open file, and not to another one or none.
+fn is_at(file: &File, path: &Path) -> Result<bool> {
+    let fail = |e| Error::io(path.display(), e);
+    let open = file.metadata().map_err(fail)?;
+    match std::fs::symlink_metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (open.dev(), open.ino())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(fail(e)),
+    }
+}
+
+/// Removes a file that a process which was killed left behind; one that is not there is no error.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when a process still has it locked, or when it cannot be told
+/// whether one has; any error from the system.
+pub fn remove_leftover(path: &Path) -> Result<()> {
+    let fail = |e| Error::io(path.display(), e);
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail(e)),
+        Ok(there) if there.is_file() => {}
+        Ok(_) => {
+            return Err(Error::conflict(format!(
+                "{}: is there already, and no file",
+                path.display()
+            )));
+        }
+    }
+    let file = match OpenOptions::new().read(true).open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail(e)),
+    };
+    image_lock::lock(&file, path, Usage::Exclusive).map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => Error::conflict(format!(
+            "{}: is left of a process that was killed, or another one writes it; this file system has \
+             no locks to tell; remove it when none does",
+            path.display()
+        )),
+        _ => e,
+    })?;
+    if is_at(&file, path)? { std::fs::remove_file(path).map_err(fail) } else { Ok(()) }
 }
 
 fn lock(file: &File, path: &Path, usage: Usage) -> Result<()> {

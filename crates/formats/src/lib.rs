@@ -40,6 +40,7 @@ mod tests;
 mod truncated;
 mod vmdk;
 
+pub use file::remove_leftover;
 pub use format::{Format, probe};
 pub use packed::{Packed, packed};
 
@@ -96,13 +97,14 @@ pub async fn open(path: &Path, options: OpenOptions) -> Result<Arc<dyn Device>> 
 }
 
 /// Creates an image file that reads as `size` zero bytes, and opens it for writing. A flush makes
-/// it durable; without one a qcow2 file is not complete.
+/// it durable; without one a qcow2 file is not complete. `mode`: the permissions of the file, less
+/// what the process takes from new files.
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when there is a file of that name already;
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a format that is only read;
 /// [`Invalid`](block::ErrorKind::Invalid) when `size` is not a multiple of 512.
-pub async fn create(path: &Path, format: Format, size: u64) -> Result<Arc<dyn Device>> {
+pub async fn create(path: &Path, format: Format, size: u64, mode: u32) -> Result<Arc<dyn Device>> {
     if !size.is_multiple_of(512) {
         return Err(Error::invalid(format!(
             "{}: a size of {size} bytes is not a multiple of 512; round it up",
@@ -110,8 +112,8 @@ pub async fn create(path: &Path, format: Format, size: u64) -> Result<Arc<dyn De
         )));
     }
     match format {
-        Format::Raw => raw::create(path, size).await,
-        Format::Qcow2 => qcow2::create(path, size).await,
+        Format::Raw => raw::create(path, size, mode).await,
+        Format::Qcow2 => qcow2::create(path, size, mode).await,
         _ => Err(Error::unsupported(format!(
             "{}: {format} images are not written; choose raw or qcow2",
             path.display()

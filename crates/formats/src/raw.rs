@@ -30,19 +30,13 @@ pub(crate) async fn open(path: &Path, read_only: bool) -> Result<Arc<dyn Device>
 }
 
 /// Creates a raw image without data.
-pub(crate) async fn create(path: &Path, size: u64) -> Result<Arc<dyn Device>> {
+pub(crate) async fn create(path: &Path, size: u64, mode: u32) -> Result<Arc<dyn Device>> {
     let path = path.to_owned();
     offload(move || {
-        let file = crate::file::create(&path)?;
-        let made = file.set_len(size).map_err(|e| Error::io(path.display(), e));
-        match made.and_then(|()| Raw::new(file, &path, false)) {
-            Ok(raw) => Ok(Arc::new(raw) as Arc<dyn Device>),
-            Err(e) => {
-                // Nothing is lost: it was not there before, and has no data.
-                let _ = std::fs::remove_file(&path);
-                Err(e)
-            }
-        }
+        crate::file::create(&path, mode, |file| {
+            file.set_len(size).map_err(|e| Error::io(path.display(), e))?;
+            Ok(Arc::new(Raw::new(file, &path, false)?) as Arc<dyn Device>)
+        })
     })
     .await
 }

@@ -70,6 +70,11 @@ async fn contents(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
+/// An image as others see it by default.
+async fn create(path: &Path, format: Format, size: u64) -> Result<Arc<dyn Device>> {
+    super::create(path, format, size, 0o666).await
+}
+
 async fn fresh(format: Format, size: u64) -> Arc<dyn Device> {
     let dir = directory();
     // The file lives on without its name.
@@ -230,6 +235,36 @@ async fn a_second_writer_is_refused() {
         drop(first);
         let _one = open_as(&path, true).await.unwrap();
         let _two = open_as(&path, true).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_leftover_is_removed_and_a_file_that_is_written_is_not() {
+    let dir = directory();
+    let path = dir.path().join("disk");
+    remove_leftover(&path).unwrap();
+    std::fs::write(&path, b"of one that was killed").unwrap();
+    remove_leftover(&path).unwrap();
+    assert!(!path.exists());
+    for format in [Format::Raw, Format::Qcow2] {
+        let written = create(&path, format, 1 << 20).await.unwrap();
+        assert_eq!(remove_leftover(&path).unwrap_err().kind(), ErrorKind::Conflict, "{format}");
+        assert!(path.exists());
+        drop(written);
+        remove_leftover(&path).unwrap();
+    }
+    std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+    assert_eq!(remove_leftover(&path).unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn an_image_is_created_with_the_permissions_that_are_asked_for() {
+    use std::os::unix::fs::PermissionsExt;
+    for format in [Format::Raw, Format::Qcow2] {
+        let dir = directory();
+        let path = dir.path().join("disk");
+        super::create(&path, format, 1 << 20, 0o600).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
 

@@ -54,32 +54,26 @@ pub(crate) async fn open(path: &Path, read_only: bool, scratch: &Path) -> Result
 }
 
 /// Creates a qcow2 image without data.
-pub(crate) async fn create(path: &Path, size: u64) -> Result<Arc<dyn Device>> {
+pub(crate) async fn create(path: &Path, size: u64, mode: u32) -> Result<Arc<dyn Device>> {
     let path = path.to_owned();
     let runtime = Handle::current();
     offload(move || {
-        let file = crate::file::create(&path)?;
-        let made = driver::guard(&path, || {
-            runtime.block_on(async {
-                let file = ImagoFile::from_open_file(file, options(&path, false))?;
-                let gate = DenyImplicitOpenGate::default();
-                Qcow2::<ImagoFile>::create_builder(file)
-                    .size(size)
-                    .create_open(gate, |image| Ok(Qcow2::builder(image).backing(None)))
-                    .await
-            })
-        });
-        match made.and_then(|made| made.map_err(|e| driver::error(&path, e))) {
-            Ok(image) => {
-                let traits = Traits { read_only: false, unit: 64 << 10, zero_marks: true };
-                Ok(Arc::new(ImageDriver::new(FormatAccess::new(image), &path, traits)) as _)
-            }
-            Err(e) => {
-                // Nothing is lost: it was not there before, and has no data.
-                let _ = std::fs::remove_file(&path);
-                Err(e)
-            }
-        }
+        crate::file::create(&path, mode, |file| {
+            let made = driver::guard(&path, || {
+                runtime.block_on(async {
+                    let file = ImagoFile::from_open_file(file, options(&path, false))?;
+                    let gate = DenyImplicitOpenGate::default();
+                    Qcow2::<ImagoFile>::create_builder(file)
+                        .size(size)
+                        .create_open(gate, |image| Ok(Qcow2::builder(image).backing(None)))
+                        .await
+                })
+            });
+            let image = made?.map_err(|e| driver::error(&path, e))?;
+            let traits = Traits { read_only: false, unit: 64 << 10, zero_marks: true };
+            let device = ImageDriver::new(FormatAccess::new(image), &path, traits);
+            Ok(Arc::new(device) as Arc<dyn Device>)
+        })
     })
     .await
 }

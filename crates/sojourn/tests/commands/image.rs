@@ -1,8 +1,10 @@
 //! Images through the command line: in, listed, out again, checked, removed.
 
-use crate::common::{BINARY, Done, Lab, MIB, content, have};
+use crate::common::{BINARY, Done, Lab, MIB, content, have, listing};
+use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -98,6 +100,32 @@ fn an_export_replaces_a_file_only_when_told() {
     assert_eq!(std::fs::read(lab.path("out.raw")).unwrap(), b"precious");
     lab.line("image export debian out.raw --force").ok();
     assert!(std::fs::read(lab.path("out.raw")).unwrap() == golden);
+}
+
+#[test]
+fn a_boot_list_is_exported_over_a_file_only_when_told() {
+    let (lab, _) = Lab::with_image();
+    lab.file("ranges.txt", b"0 65536\n");
+    lab.line("image boot-list record debian ranges.txt").ok();
+    lab.file("boot.txt", b"precious");
+    let export = "image boot-list export debian boot.txt";
+    lab.line(export).fails(4, &["boot.txt", "--force"]);
+    assert_eq!(std::fs::read(lab.path("boot.txt")).unwrap(), b"precious");
+    lab.line(&format!("{export} --force")).ok();
+    lab.line("image boot-list export debian new.txt").ok();
+    let [replaced, new] =
+        ["boot.txt", "new.txt"].map(|name| std::fs::read(lab.path(name)).unwrap());
+    assert!(replaced == new && new.starts_with(b"0 "), "{replaced:?}");
+}
+
+#[test]
+fn an_export_keeps_the_permissions_of_what_it_replaces() {
+    let (lab, golden) = Lab::with_image();
+    let path = lab.file("out.raw", b"private");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    lab.line("image export debian out.raw --force").ok();
+    assert!(std::fs::read(&path).unwrap() == golden);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! `sojourn image boot-list`: what a boot of an image version reads.
 
 use super::ImageNameArgs;
+use super::target::exists;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
 use engine::boots::given;
 use engine::boots::list::{self, BootListView};
-use std::fmt::Write;
-use std::io::Read;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use store::boot_list::{self, Located};
 use store::{ChunkId, ImageName, Manifest, RefRecord, Store, images};
@@ -27,7 +28,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn image boot-list export debian:2 boot.txt
-  sojourn image boot-list export debian -            to standard output")]
+  sojourn image boot-list export debian -            to standard output
+
+A file that exists is replaced with --force only.")]
     Export(BootListExportArgs),
     /// Give a version another boot list
     #[command(after_help = "\
@@ -47,6 +50,9 @@ pub(crate) struct BootListExportArgs {
     pub(crate) name: String,
     /// A file to make, or - for standard output
     pub(crate) file: PathBuf,
+    /// Replace the file when it exists
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `sojourn image boot-list record`.
@@ -153,9 +159,20 @@ async fn export(args: &BootListExportArgs, store: &Store, output: Output) -> Res
     if args.file.as_os_str() == "-" {
         return crate::output::raw(text.as_bytes());
     }
-    std::fs::write(&args.file, text).map_err(|e| Error::io(args.file.display(), e))?;
+    write(&args.file, args.force, text.as_bytes())?;
     let done = format!("{} ranges written to {}", located.len(), args.file.display());
     output.done(&done)
+}
+
+/// Writes a file; one that is there only when that is asked for.
+fn write(path: &Path, force: bool, text: &[u8]) -> Result<()> {
+    let mut options = std::fs::File::options();
+    options.write(true).create(true).truncate(true).create_new(!force);
+    let written = options.open(path).and_then(|mut file| file.write_all(text));
+    written.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => exists(path),
+        _ => Error::io(path.display(), e),
+    })
 }
 
 /// Reads lines of an offset and a length in bytes; empty ones and those that begin with `#` say

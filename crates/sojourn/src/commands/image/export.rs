@@ -50,10 +50,7 @@ pub(super) async fn run(args: &ExportArgs, store: &Store, output: Output) -> Res
         }
         ExportTarget::Stdout => return export_stdout(&image, &bar).await,
         ExportTarget::BlockDevice => export_device(&args.target, &image, &bar).await?,
-        ExportTarget::File(file, format) => {
-            let written = export_file(file, *format, store, &image, &bar).await;
-            written.inspect_err(|_| file.clear()).map_err(|e| file.named(e))?
-        }
+        ExportTarget::File(file, format) => export_file(file, *format, store, &image, &bar).await?,
     };
     drop(bar);
     let view = ExportView {
@@ -101,18 +98,15 @@ async fn export_file(
     image: &disk::Image,
     bar: &Bar,
 ) -> Result<u64> {
-    file.clear();
-    let device = formats::create(&file.partial, format, image.size()).await?;
-    let limits = device.limits();
-    // Long reads and both cores, where the file takes whatever comes.
-    let data = if limits.minimum <= 512 && limits.maximum >= MAX_CHUNK {
-        data_to(store, image, &*device, bar).await?
-    } else {
-        copy_to(image, &*device, true, bar).await?
+    let write = async |device: &dyn Device| {
+        let limits = device.limits();
+        // Long reads and both cores, where the file takes whatever comes.
+        match limits.minimum <= 512 && limits.maximum >= MAX_CHUNK {
+            true => data_to(store, image, device, bar).await,
+            false => copy_to(image, device, true, bar).await,
+        }
     };
-    drop(device);
-    file.finish()?;
-    Ok(data)
+    file.fill(format, image.size(), write).await
 }
 
 /// Writes an image to a file that reads as zeroes; returns how many bytes of data it has.
