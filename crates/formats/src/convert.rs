@@ -1,10 +1,8 @@
 //! Formats that are read by converting them: `qemu-img` writes a temporary raw file.
 
-use crate::file::{be32, read_up_to};
 use crate::raw::Raw;
-use crate::{Format, truncated};
+use crate::{Format, truncated, vhd};
 use block::{Device, Error, ErrorKind, Result, offload};
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -41,8 +39,11 @@ impl Tool {
             "driver": self.name(),
             "file": { "driver": "file", "filename": path },
         });
-        if matches!(self, Self::Qcow2 | Self::Vmdk) {
-            image["backing"] = serde_json::Value::Null;
+        match self {
+            Self::Qcow2 | Self::Vmdk => image["backing"] = serde_json::Value::Null,
+            // Else it takes the size from the geometry, unless it knows who made the image.
+            Self::Vpc => image["force_size_calc"] = "current_size".into(),
+            Self::Vhdx | Self::Vdi => {}
         }
         format!("json:{image}")
     }
@@ -63,7 +64,7 @@ pub(crate) async fn open(path: &Path, format: Format, scratch: &Path) -> Result<
 /// name any more when this returns: its room is given back when the device is dropped.
 pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result<Arc<dyn Device>> {
     let owned = path.to_owned();
-    offload(move || check(&owned, tool)).await?;
+    let size = offload(move || check(&owned, tool)).await?;
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     let Some(name) = absolute.to_str() else {
         return Err(Error::invalid(format!(
@@ -102,41 +103,29 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
     let path = path.to_owned();
     offload(move || {
         let file = temporary.reopen().map_err(|e| Error::io(temporary.path().display(), e))?;
-        Ok(Arc::new(Raw::new(file, &path, true)?) as Arc<dyn Device>)
+        let raw = Raw::new(file, &path, true)?;
+        match size.filter(|size| *size != raw.size()) {
+            None => Ok(Arc::new(raw) as Arc<dyn Device>),
+            Some(size) => Err(Error::corrupt(format!(
+                "{}: the disk has {size} bytes, and qemu-img made {} of it; convert it to qcow2 where it \
+                 was made",
+                path.display(),
+                raw.size()
+            ))),
+        }
     })
     .await
 }
 
-/// Refuses what the tool would read without saying that something is missing.
-fn check(path: &Path, tool: Tool) -> Result<()> {
+/// Refuses what the tool would read without saying that something is missing. Returns the size of the
+/// disk in bytes, where the tool may have another idea of it.
+fn check(path: &Path, tool: Tool) -> Result<Option<u64>> {
     let file = crate::file::open(path, true)?;
     match tool {
-        Tool::Vpc => vhd(&file, path),
-        Tool::Vdi => truncated::vdi(&file, path),
-        Tool::Vmdk => truncated::vmdk(&file, path),
-        Tool::Qcow2 | Tool::Vhdx => Ok(()),
-    }
-}
-
-fn vhd(file: &File, path: &Path) -> Result<()> {
-    let len = crate::file::len(file, path)?;
-    let footer = read_up_to(file, path, len.saturating_sub(512), 512)?;
-    if footer.len() < 512 || !footer.starts_with(b"conectix") {
-        return Err(Error::corrupt(format!(
-            "{}: truncated: a VHD ends with a footer, and this does not; fetch it again",
-            path.display()
-        )));
-    }
-    match be32(&footer, 60) {
-        2 | 3 => Ok(()),
-        4 => Err(Error::denied(format!(
-            "{}: it is the difference to another image, which is not opened; merge them first",
-            path.display()
-        ))),
-        other => Err(Error::unsupported(format!(
-            "{}: VHD type {other} is not known (fixed and dynamic are); convert it to qcow2",
-            path.display()
-        ))),
+        Tool::Vpc => vhd::check(&file, path).map(Some),
+        Tool::Vdi => truncated::vdi(&file, path).map(|()| None),
+        Tool::Vmdk => truncated::vmdk(&file, path).map(|()| None),
+        Tool::Qcow2 | Tool::Vhdx => Ok(None),
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `qcow2` | what is checked of a qcow2 file before the library sees it |
 //! | `vmdk` | which VMDK files are read, and which files they may name |
 //! | `convert` | what `qemu-img` converts into a temporary raw file |
+//! | `vhd` | what is checked of a VHD file before `qemu-img` sees it |
 //! | `truncated` | what is checked of files of which `qemu-img` does not see that they end too early |
 //!
 //! What is read how:
@@ -38,6 +39,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 mod truncated;
+mod vhd;
 mod vmdk;
 
 pub use file::remove_leftover;

@@ -508,6 +508,61 @@ async fn a_truncated_image_of_a_converted_format_is_refused_wherever_it_is_cut()
     }
 }
 
+#[tokio::test]
+async fn a_vhd_whose_geometry_is_smaller_than_its_disk_is_read_to_the_end() {
+    use vhd::tests::{fixed_footer, patched};
+    let (dir, disk) = with_sample();
+    let path = dir.path().join("disk.vhd");
+    let force = ["-O", "vpc", "-o", "subformat=dynamic,force_size=on", "disk.vhd"];
+    if !qemu_img(&dir, &[&["convert", "-f", "raw", "disk.raw"], &force[..]].concat()) {
+        return;
+    }
+    // As VirtualBox writes it: by somebody whom qemu does not know, with the geometry of a part.
+    let mut image = std::fs::read(&path).unwrap();
+    let end = image.len() - 512;
+    let footer = patched(image[end..].to_vec(), 28, b"vbox");
+    let footer = patched(footer, 56, &[0, 10, 4, 17]);
+    image[..512].copy_from_slice(&footer);
+    image[end..].copy_from_slice(&footer);
+    std::fs::write(&path, &image).unwrap();
+    assert!(contents(&*open_as(&path, true).await.unwrap()).await == disk, "dynamic");
+    std::fs::write(&path, [disk.clone(), fixed_footer(SAMPLE as u64)].concat()).unwrap();
+    assert!(contents(&*open_as(&path, true).await.unwrap()).await == disk, "fixed");
+}
+
+#[tokio::test]
+async fn a_fixed_vhd_that_is_not_as_long_as_its_footer_says_is_refused() {
+    use vhd::tests::fixed_footer;
+    let dir = directory();
+    let path = dir.path().join("disk.vhd");
+    for body in [0, 512, SAMPLE - 512, SAMPLE + 512] {
+        std::fs::write(&path, [vec![7; body], fixed_footer(SAMPLE as u64)].concat()).unwrap();
+        let error = refused(&path).await;
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{body}: {error}");
+        assert!(error.message().contains("truncated"), "{body}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_vhd_with_a_damaged_footer_or_header_is_refused() {
+    let (dir, _) = with_sample();
+    let path = dir.path().join("disk.vhd");
+    let args = ["convert", "-f", "raw", "disk.raw", "-O", "vpc", "disk.vhd"];
+    if !qemu_img(&dir, &args) {
+        return;
+    }
+    let image = std::fs::read(&path).unwrap();
+    let end = image.len() - 512;
+    // The size in the footer; the entries of the map, and a byte that nobody uses, of the header.
+    for (at, what) in [(end + 55, "footer"), (512 + 31, "header"), (512 + 1000, "header")] {
+        std::fs::write(&path, &image).unwrap();
+        patch(&path, at, &[image[at] ^ 0x40]);
+        let error = refused(&path).await;
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.message().contains(&format!("{what} is damaged")), "{error}");
+    }
+}
+
 /// An ESX sparse extent: a header, a directory of one table, the table, a grain of one sector.
 fn esx_extent(grain_at: u32) -> Vec<u8> {
     let mut extent = b"COWD".to_vec();
