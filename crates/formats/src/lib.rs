@@ -12,7 +12,8 @@
 //! | `raw` | a raw file or block device |
 //! | `driver` | what the `imago` library reads (and writes), with a guard around it |
 //! | `qcow2` | what is checked of a qcow2 file before the library sees it |
-//! | `vmdk` | which VMDK files are read, and which files they may name |
+//! | `vmdk` | which VMDK files are read, which files they may name, and flat ones as devices |
+//! | `child` | running a program of others, which does not outlive this process |
 //! | `convert` | what `qemu-img` converts into a temporary raw file |
 //! | `vhd` | what is checked of a VHD file before `qemu-img` sees it |
 //! | `truncated` | what is checked of files of which `qemu-img` does not see that they end too early |
@@ -24,7 +25,7 @@
 //! | raw | yes, block devices too | yes |
 //! | qcow2 versions 2 and 3, zlib clusters | yes | yes |
 //! | qcow2 with zstd clusters or extended L2 entries | by conversion | no |
-//! | VMDK, flat extents `NAME-flat.vmdk` or `NAME-fNNN.vmdk` beside the descriptor | yes | no |
+//! | VMDK, flat extents (ESX's too) `NAME-flat.vmdk` or `NAME-fNNN.vmdk` beside the descriptor | yes | no |
 //! | VMDK, monolithic sparse or stream-optimised | by conversion | no |
 //! | VHD, VHDX, VDI | by conversion | no |
 //! | anything with a backing file, an external data file or encryption | no | no |

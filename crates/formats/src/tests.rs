@@ -422,16 +422,68 @@ async fn a_vmdk_extent_that_is_too_short_is_an_error_and_not_zeroes() {
     let dir = directory();
     let path = dir.path().join("disk.vmdk");
     std::fs::write(dir.path().join("disk-flat.vmdk"), [1; 1024]).unwrap();
-    let text = "# Disk DescriptorFile\nversion=1\nRW 4 FLAT \"disk-flat.vmdk\" 0\n";
-    std::fs::write(&path, text).unwrap();
-    let device = open_as(&path, true).await.unwrap();
-    assert_eq!(device.size(), 2048);
-    let mut buf = [0; 512];
-    device.read(Span::between(0, 512), &mut buf).await.unwrap();
-    assert_eq!(buf, [1; 512]);
-    let error = device.read(Span::between(1024, 1536), &mut buf).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("truncated"), "{error}");
+    for line in ["RW 4 FLAT \"disk-flat.vmdk\" 0", "RW 1 FLAT \"disk-flat.vmdk\" 2"] {
+        std::fs::write(&path, format!("# Disk DescriptorFile\nversion=1\n{line}\n")).unwrap();
+        let error = refused(&path).await;
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("truncated"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn flat_disks_of_vmware_are_read() {
+    let (dir, disk) = with_sample();
+    let path = dir.path().join("disk.vmdk");
+    let half = SAMPLE / 1024 * 512;
+    // As ESX writes it; and two files of Workstation's, the first with room before its data, and
+    // a hole between them.
+    std::fs::write(dir.path().join("disk-flat.vmdk"), &disk).unwrap();
+    std::fs::write(dir.path().join("disk-f001.vmdk"), [&[9; 512], &disk[..half]].concat()).unwrap();
+    std::fs::write(dir.path().join("disk-f002.vmdk"), &disk[half..]).unwrap();
+    let (all, first, second) = (SAMPLE / 512, half / 512, (SAMPLE - half) / 512);
+    let with_hole = [&disk[..half], &[0; 1 << 20], &disk[half..]].concat();
+    for (extents, expected) in [
+        (format!("RW {all} VMFS \"disk-flat.vmdk\"\n"), &disk),
+        (
+            format!(
+                "RW {first} FLAT \"disk-f001.vmdk\" 1\nRW 2048 ZERO\nrdonly {second} flat \
+                 \"disk-f002.vmdk\" 0\n"
+            ),
+            &with_hole,
+        ),
+    ] {
+        let text = format!(
+            "# Disk DescriptorFile\nversion=1\nencoding=\"UTF-8\"\nCID=fffffffe\nparentCID=ffffffff\n\
+             isNativeSnapshot=\"no\"\ncreateType=\"vmfs\"\n\n# Extent description\n{extents}\n\
+             # Change Tracking File\nchangeTrackPath=\"disk-ctk.vmdk\"\n\n\
+             # The Disk Data Base\n#DDB\n\nddb.adapterType = \"lsilogic\"\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let device = open_as(&path, true).await.unwrap_or_else(|e| panic!("{extents}: {e}"));
+        conformance::check_read_only(&*device, expected).await;
+        let list = device.extents(Span::whole(device.size()), 1000).await.unwrap();
+        assert_eq!(list.last().unwrap().span.end(), device.size());
+    }
+}
+
+#[tokio::test]
+async fn a_flat_vmdk_that_is_a_difference_or_damaged_is_refused() {
+    let dir = directory();
+    std::fs::write(dir.path().join("disk-flat.vmdk"), [1; 1024]).unwrap();
+    let path = dir.path().join("disk.vmdk");
+    for (line, kind) in [
+        ("parentCID=12345678", ErrorKind::Denied),
+        ("parentcid = 12345678", ErrorKind::Denied),
+        ("parentFileNameHint=\"base.vmdk\"", ErrorKind::Denied),
+        ("rubbish", ErrorKind::Corrupt),
+        ("RW 18446744073709551615 ZERO", ErrorKind::Corrupt),
+        ("RW 2 SPARSE \"disk-s001.vmdk\"", ErrorKind::Unsupported),
+    ] {
+        let text = "# Disk DescriptorFile\nversion=1\nRW 2 FLAT \"disk-flat.vmdk\" 0\n";
+        std::fs::write(&path, format!("{text}{line}\n")).unwrap();
+        let error = refused(&path).await;
+        assert_eq!(error.kind(), kind, "{line}: {error}");
+    }
 }
 
 #[tokio::test]
