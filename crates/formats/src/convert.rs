@@ -1,13 +1,12 @@
 //! Formats that are read by converting them: `qemu-img` writes a temporary raw file.
 
 use crate::raw::Raw;
-use crate::{Format, truncated, vhd};
+use crate::{Format, child, truncated, vhd};
 use block::{Device, Error, ErrorKind, Result, offload};
 use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use tokio::process::Command;
 
 /// What of the tool's messages is passed on, in bytes.
 const MOST_MESSAGE: usize = 500;
@@ -61,7 +60,7 @@ pub(crate) async fn open(path: &Path, format: Format, scratch: &Path) -> Result<
 }
 
 /// Converts an image into a raw file in `scratch`, and opens that for reading. The file has no
-/// name any more when this returns: its room is given back when the device is dropped.
+/// name: its room is given back when the device is dropped, or this process ends.
 pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result<Arc<dyn Device>> {
     let owned = path.to_owned();
     let size = offload(move || check(&owned, tool)).await?;
@@ -72,23 +71,18 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
             path.display()
         )));
     };
-    let temporary = tempfile::Builder::new()
-        .prefix(".convert-")
-        .suffix(".raw")
-        .tempfile_in(scratch)
-        .map_err(|e| Error::io(scratch.display(), e))?;
-    let run = Command::new("qemu-img")
+    // Without a name from the beginning: nothing is left of it, however this process ends.
+    let raw = tempfile::tempfile_in(scratch).map_err(|e| Error::io(scratch.display(), e))?;
+    let target = raw.try_clone().map_err(|e| Error::io(scratch.display(), e))?;
+    let mut command = Command::new("qemu-img");
+    command
         .args(["convert", "-q", "-O", "raw"])
         .arg(tool.source(name))
-        .arg(temporary.path())
+        .arg("/proc/self/fd/0")
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .output()
-        .await;
-    let output = run.map_err(|e| match e.kind() {
+        .stdin(target)
+        .stdout(Stdio::null());
+    let ended = child::run(command).await?.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::unsupported(format!(
             "{}: {} images are read with qemu-img, which is not installed; install qemu-utils, or \
              convert it to qcow2 elsewhere",
@@ -97,13 +91,12 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
         )),
         _ => Error::io("qemu-img", e),
     })?;
-    if !output.status.success() {
-        return Err(failure(path, scratch, &output.stderr));
+    if !ended.status.success() {
+        return Err(failure(path, scratch, &ended.errors));
     }
     let path = path.to_owned();
     offload(move || {
-        let file = temporary.reopen().map_err(|e| Error::io(temporary.path().display(), e))?;
-        let raw = Raw::new(file, &path, true)?;
+        let raw = Raw::new(raw, &path, true)?;
         match size.filter(|size| *size != raw.size()) {
             None => Ok(Arc::new(raw) as Arc<dyn Device>),
             Some(size) => Err(Error::corrupt(format!(

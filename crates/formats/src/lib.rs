@@ -31,6 +31,7 @@
 //! | anything with a backing file, an external data file or encryption | no | no |
 
 mod convert;
+mod child;
 mod driver;
 mod file;
 mod format;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn an_image_comes_out_as_it_went_in() {
@@ -340,6 +341,36 @@ fn a_version_with_a_disk_on_it_is_not_removed() {
     lab.line("image remove debian:1").ok();
     assert_eq!(lab.json("image list").as_array().unwrap().len(), 0);
     lab.line("image show debian:1").fails(3, &["debian:1", "image list"]);
+#[test]
+fn nothing_is_left_of_an_import_that_is_killed_while_it_converts() {
+    let lab = Lab::new();
+    lab.file("disk.vhdx", b"vhdxfile");
+    // In the place of qemu-img: something that never ends.
+    let tools = lab.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let script = "#!/bin/sh\necho $$ >started.new\nmv started.new started\nexec sleep 1000\n";
+    std::fs::write(tools.join("qemu-img"), script).unwrap();
+    std::fs::set_permissions(tools.join("qemu-img"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let import = ["image", "import", "disk.vhdx", "x"];
+    let mut import = lab.command(import).env("PATH", path).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let until = |is: &dyn Fn() -> bool, what: &str| {
+        while !is() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(&|| lab.path("started").exists(), "the tool is not started");
+    let tool = std::fs::read_to_string(lab.path("started")).unwrap();
+    import.kill().unwrap();
+    import.wait().unwrap();
+    let command_line = Path::new("/proc").join(tool.trim()).join("cmdline");
+    // That of a process which ended, and nobody has waited for, is empty.
+    until(&|| std::fs::read(&command_line).unwrap_or_default().is_empty(), "the tool goes on");
+    assert_eq!(listing(&lab.home().join("tmp")), []);
+}
+
 }
 
 #[test]
