@@ -649,6 +649,24 @@ async fn an_esx_extent_that_ends_before_its_data_does_is_refused() {
     assert!(check(cut).unwrap_err().message().contains("its map lies behind the end"));
 }
 
+#[test]
+fn a_vmdk_whose_directory_names_a_table_twice_is_refused_before_it_is_read_again() {
+    let dir = directory();
+    let path = dir.path().join("disk.vmdk");
+    let check = |count: u32| {
+        let mut extent = esx_extent(37);
+        extent[24..28].copy_from_slice(&count.to_le_bytes());
+        extent[4 * 512 + 4..4 * 512 + 8].copy_from_slice(&5u32.to_le_bytes());
+        std::fs::write(&path, extent).unwrap();
+        truncated::vmdk(&std::fs::File::open(&path).unwrap(), &path)
+    };
+    check(1).unwrap();
+    let error = check(2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("share one table"), "{error}");
+    assert!(check(u32::MAX).unwrap_err().message().contains("larger map"));
+}
+
 #[tokio::test]
 async fn a_packed_file_is_no_raw_disk_unless_it_is_said_to_be_one() {
     let dir = directory();

@@ -16,6 +16,8 @@ const PIECE: u64 = 64 << 10;
 const VDI_NO_DATA: u32 = 0xffff_fffe;
 /// Up to here an entry of a VMDK's grain table is no place: not written, or zeroes.
 const VMDK_NO_DATA: u32 = 1;
+/// More tables than these are in no VMDK that the tool reads.
+const MOST_TABLES: u64 = 32 << 20;
 /// A VMDK header says that its grain directory is named by another header, at the end.
 const AT_END: u64 = u64::MAX;
 
@@ -59,10 +61,7 @@ pub(crate) fn vmdk(file: &File, path: &Path) -> Result<()> {
     let size = grains.capacity.saturating_mul(SECTOR);
     let in_table = u64::from(grains.in_table);
     let mut last = (0, 0);
-    looked.entries(grains.directory, grains.tables, |table, at| {
-        if at == 0 {
-            return Ok(());
-        }
+    for (at, table) in looked.tables(&grains)? {
         looked.entries(u64::from(at) * SECTOR, in_table, |index, entry| {
             let offset = (table * in_table + index).saturating_mul(grain);
             if entry <= VMDK_NO_DATA || offset >= size {
@@ -73,8 +72,8 @@ pub(crate) fn vmdk(file: &File, path: &Path) -> Result<()> {
             // The last grain of the disk may end where the disk does.
             let len = if grains.compressed { 1 } else { grain.min(size - offset) };
             looked.holds(begin, len, offset)
-        })
-    })?;
+        })?;
+    }
     if !grains.marked || last == (0, 0) {
         return Ok(());
     }
@@ -142,6 +141,28 @@ impl Grains {
 impl CheckedFile<'_> {
     fn truncated(&self, why: impl std::fmt::Display) -> Error {
         Error::corrupt(format!("{}: truncated: {why}; fetch it again", self.path.display()))
+    }
+
+    /// Where a directory says that tables are, in the order of the file, and their numbers. No two may be
+    /// at the same place: so what is read because of a directory is not much more than the file.
+    fn tables(&self, grains: &Grains) -> Result<Vec<(u32, u64)>> {
+        let damaged =
+            |why: &str| Error::corrupt(format!("{}: {why}; fetch it again", self.path.display()));
+        if grains.tables > MOST_TABLES {
+            return Err(damaged("its header asks for a larger map than any"));
+        }
+        let mut tables = Vec::new();
+        self.entries(grains.directory, grains.tables, |table, at| {
+            if at != 0 {
+                tables.push((at, table));
+            }
+            Ok(())
+        })?;
+        tables.sort_unstable();
+        match tables.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            true => Err(damaged("two ranges of its disk share one table")),
+            false => Ok(tables),
+        }
     }
 
     /// `count` bytes at `at`, which belong to what the disk has at `offset`.
