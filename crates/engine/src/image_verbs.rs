@@ -5,7 +5,7 @@ use crate::image_views::{self, Users};
 use crate::retention::Retention;
 use crate::world;
 use block::{Error, Result};
-use formats::{Format, Packed};
+use formats::{Format, Packed, Unread};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -48,6 +48,9 @@ impl<R: AsyncRead + Unpin + Send> RawStream<R> {
 fn must_be_raw(head: &[u8], what: &str, name: &str) -> Result<()> {
     if let Some(packed) = Packed::by_magic(head) {
         return Err(is_packed(what, packed, "FILE", name));
+    }
+    if let Some(kind) = Unread::by_magic(head) {
+        return Err(kind.refusal(what, "FILE"));
     }
     match Format::by_magic(head) {
         Format::Raw => Ok(()),

@@ -1,6 +1,6 @@
 //! The formats and their names, and how to tell them apart.
 
-use crate::packed;
+use crate::{packed, unread};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -95,12 +95,13 @@ impl FromStr for Format {
 /// whoever knows the format should say it rather than ask.
 ///
 /// # Errors
-/// [`Unsupported`](block::ErrorKind::Unsupported) when the file is [packed](crate::Packed); that of
-/// opening or reading it.
+/// [`Unsupported`](block::ErrorKind::Unsupported) when the file is [packed](crate::Packed), or of a kind
+/// that is [not read](crate::Unread); that of opening or reading it.
 pub fn probe(path: &Path) -> Result<Format> {
     let file = crate::file::open(path, true)?;
     let head = crate::file::read_up_to(&file, path, 0, 512)?;
     packed::refuse(path, &head)?;
+    unread::refuse(&file, path, &head)?;
     let found = Format::by_magic(&head);
     if found != Format::Raw {
         return Ok(found);

@@ -8,9 +8,10 @@
 //! |---|---|
 //! | `format` | [`Format`] and [`probe`] |
 //! | `packed` | [`Packed`]: what is compressed, and no image yet |
+//! | `unread` | [`Unread`]: what holds a disk, and is not read |
 //! | `file` | opening a file so that two writers cannot meet |
 //! | `raw` | a raw file or block device |
-//! | `driver` | what the `imago` library reads (and writes), with a guard around it |
+//! | `driver` | what the `imago` library reads and writes, with a guard around it |
 //! | `qcow2` | what is checked of a qcow2 file before the library sees it |
 //! | `vmdk` | which VMDK files are read, which files they may name, and flat ones as devices |
 //! | `child` | running a program of others, which does not outlive this process |
@@ -30,8 +31,8 @@
 //! | VHD, VHDX, VDI | by conversion | no |
 //! | anything with a backing file, an external data file or encryption | no | no |
 
-mod convert;
 mod child;
+mod convert;
 mod driver;
 mod file;
 mod format;
@@ -41,12 +42,14 @@ mod raw;
 #[cfg(test)]
 mod tests;
 mod truncated;
+mod unread;
 mod vhd;
 mod vmdk;
 
 pub use file::remove_leftover;
 pub use format::{Format, probe};
 pub use packed::{Packed, packed};
+pub use unread::Unread;
 
 use block::{Device, Error, Result, offload};
 use std::path::{Path, PathBuf};
@@ -73,7 +76,7 @@ pub struct OpenOptions {
 /// truncated; [`Denied`](block::ErrorKind::Denied) when it wants other files opened, or is to be
 /// written in a format that is only read; [`Unsupported`](block::ErrorKind::Unsupported) when it
 /// needs what is not there (a conversion tool, a key) or, where no format is given, is
-/// [packed](Packed), with what to do;
+/// [packed](Packed) or [not read](Unread), with what to do;
 /// [`Conflict`](block::ErrorKind::Conflict) when another process writes it;
 /// [`Invalid`](block::ErrorKind::Invalid) when it is neither a file nor a block device.
 pub async fn open(path: &Path, options: OpenOptions) -> Result<Arc<dyn Device>> {

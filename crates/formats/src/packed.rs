@@ -17,11 +17,14 @@ pub enum Packed {
     Bzip2,
     /// `.zip`
     Zip,
+    /// `.7z`
+    SevenZip,
 }
 
 impl Packed {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Gzip, Self::Xz, Self::Zstd, Self::Bzip2, Self::Zip];
+    pub const ALL: [Self; 6] =
+        [Self::Gzip, Self::Xz, Self::Zstd, Self::Bzip2, Self::Zip, Self::SevenZip];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -31,6 +34,7 @@ impl Packed {
             Self::Zstd => "zstd",
             Self::Bzip2 => "bzip2",
             Self::Zip => "zip",
+            Self::SevenZip => "7z",
         }
     }
 
@@ -42,6 +46,7 @@ impl Packed {
             Self::Zstd => "zstdcat",
             Self::Bzip2 => "bzcat",
             Self::Zip => "unzip -p",
+            Self::SevenZip => "7z e -so",
         }
     }
 
@@ -53,6 +58,15 @@ impl Packed {
             Self::Zstd => "zst",
             Self::Bzip2 => "bz2",
             Self::Zip => "zip",
+            Self::SevenZip => "7z",
+        }
+    }
+
+    /// The command that packs its standard input into a file.
+    pub fn packer(self, file: &str) -> String {
+        match self {
+            Self::SevenZip => format!("7z a -si {file}"),
+            _ => format!("{self} > {file}"),
         }
     }
 
@@ -68,6 +82,7 @@ impl Packed {
                 Some(Self::Bzip2)
             }
             [b'P', b'K', 3, 4, ..] => Some(Self::Zip),
+            [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => Some(Self::SevenZip),
             _ => None,
         }
     }
@@ -116,6 +131,7 @@ mod tests {
             (b"\x28\xb5\x2f\xfd\x04", Packed::Zstd),
             (b"BZh91AY&SY", Packed::Bzip2),
             (b"PK\x03\x04", Packed::Zip),
+            (b"7z\xbc\xaf\x27\x1c", Packed::SevenZip),
         ] {
             assert_eq!(Packed::by_magic(head), Some(packed));
             assert_eq!(Packed::by_magic(&head[..2]), None);

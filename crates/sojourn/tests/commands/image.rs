@@ -266,6 +266,15 @@ fn a_stream_that_is_no_raw_disk_is_refused_unless_it_is_said_to_be_one() {
         let remedy = "sojourn image import FILE q";
         piped(&lab, &begin(magic, at), "q", &[]).fails(10, &["standard input", what, remedy]);
     }
+    for (magic, at, remedy) in
+        [(&b"ustar"[..], 257, "tar -xf FILE DISK"), (b"QED\0", 0, "qemu-img convert -f qed")]
+    {
+        piped(&lab, &begin(magic, at), "q", &[]).fails(10, &["standard input", remedy]);
+        lab.file("disk.img", &begin(magic, at));
+        let remedy = remedy.replace("FILE", "disk.img");
+        lab.line("image import disk.img debian").fails(10, &["disk.img", &remedy]);
+        lab.line("serve --file disk.img --run true").fails(10, &["disk.img", &remedy]);
+    }
     for (magic, unpacker) in PACKED {
         let remedy = format!("{unpacker} FILE | sojourn image import - q");
         piped(&lab, &begin(magic, 0), "q", &[]).fails(10, &["standard input", &remedy]);
@@ -281,12 +290,13 @@ fn a_stream_that_is_no_raw_disk_is_refused_unless_it_is_said_to_be_one() {
 }
 
 /// How packed files begin, and what unpacks them.
-const PACKED: [(&[u8], &str); 5] = [
+const PACKED: [(&[u8], &str); 6] = [
     (b"\x1f\x8b\x08", "zcat"),
     (b"\xfd7zXZ\0", "xzcat"),
     (b"\x28\xb5\x2f\xfd", "zstdcat"),
     (b"BZh91AY&SY", "bzcat"),
     (b"PK\x03\x04", "unzip -p"),
+    (b"7z\xbc\xaf\x27\x1c", "7z e -so"),
 ];
 
 #[test]
@@ -332,16 +342,6 @@ fn a_truncated_image_is_neither_imported_nor_served() {
 }
 
 #[test]
-fn a_version_with_a_disk_on_it_is_not_removed() {
-    let (lab, _) = Lab::with_image();
-    lab.line("disk create alice --from debian").ok();
-    lab.line("image remove debian:1").fails(4, &["debian:1", "disk alice"]);
-    assert_eq!(lab.json("image show debian:1")["used_by"][0], "disk alice");
-    lab.line("disk remove alice").ok();
-    lab.line("image remove debian:1").ok();
-    assert_eq!(lab.json("image list").as_array().unwrap().len(), 0);
-    lab.line("image show debian:1").fails(3, &["debian:1", "image list"]);
-#[test]
 fn nothing_is_left_of_an_import_that_is_killed_while_it_converts() {
     let lab = Lab::new();
     lab.file("disk.vhdx", b"vhdxfile");
@@ -371,6 +371,16 @@ fn nothing_is_left_of_an_import_that_is_killed_while_it_converts() {
     assert_eq!(listing(&lab.home().join("tmp")), []);
 }
 
+#[test]
+fn a_version_with_a_disk_on_it_is_not_removed() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("image remove debian:1").fails(4, &["debian:1", "disk alice"]);
+    assert_eq!(lab.json("image show debian:1")["used_by"][0], "disk alice");
+    lab.line("disk remove alice").ok();
+    lab.line("image remove debian:1").ok();
+    assert_eq!(lab.json("image list").as_array().unwrap().len(), 0);
+    lab.line("image show debian:1").fails(3, &["debian:1", "image list"]);
 }
 
 #[test]

@@ -103,9 +103,10 @@ fn format(args: &ExportArgs, path: &Path) -> Result<Format> {
         && let Some(packed) = Packed::by_name(path)
     {
         return Err(Error::unsupported(format!(
-            "{1}: an export is not compressed; pipe it: sojourn image export {0} - | {packed} > {1}",
+            "{}: an export is not compressed; pipe it: sojourn image export {} - | {}",
+            path.display(),
             args.name,
-            path.display()
+            packed.packer(&path.display().to_string())
         )));
     }
     let format = args.format.or_else(|| Format::by_name(path)).unwrap_or(Format::Raw);
