@@ -24,6 +24,17 @@ pub fn open(place: &str, certificates: &Path, options: &OpenStoreOptions) -> Res
     }
 }
 
+/// Checks what can be seen of a place alone: nothing is opened, and no file is read.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) and [`Unsupported`](block::ErrorKind::Unsupported) for a place that is none.
+pub fn check(place: &str) -> Result<()> {
+    match GatewayUrl::is_meant(place) {
+        true => place.parse::<GatewayUrl>().map(drop),
+        false => objects::check_url(place),
+    }
+}
+
 /// Opens the place of a new store: a directory is made if need be.
 ///
 /// # Errors

@@ -93,5 +93,5 @@ pub use requests::{
 pub use round_trip::RoundTrip;
 pub use staging::sweep_staging;
 pub use store_url::{
-    Link, OpenStoreOptions, Opened, create, exact, is_remote, layered, open, patient,
+    Link, OpenStoreOptions, Opened, check_url, create, exact, is_remote, layered, open, patient,
 };

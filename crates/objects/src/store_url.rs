@@ -167,6 +167,14 @@ pub fn is_remote(url: &str) -> bool {
     matches!(StoreUrl::of(url), Ok(StoreUrl::Remote(_)))
 }
 
+/// Checks what can be seen of a URL alone.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) and [`Unsupported`](block::ErrorKind::Unsupported) for one that is none.
+pub fn check_url(url: &str) -> Result<()> {
+    StoreUrl::of(url).map(drop)
+}
+
 /// Opens a backend by its URL.
 ///
 /// # Errors

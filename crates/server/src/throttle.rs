@@ -67,6 +67,25 @@ pub struct ThrottleView {
     pub counters: ThrottleCounters,
 }
 
+/// Checks a rule as a server does when it starts.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when it, or its profile, makes no sense; any error from a profile's
+/// file.
+pub fn check(rule: &ThrottleRule) -> Result<()> {
+    profile(rule).map(drop)
+}
+
+/// The profile of a rule that was checked.
+fn profile(rule: &ThrottleRule) -> Result<Profile> {
+    let profile = match &rule.profile {
+        Some(name) => disk_profile::load(name)?,
+        None => instant(),
+    };
+    Throttles::of(vec![(rule.clone(), profile.clone())]).make(0)?;
+    Ok(profile)
+}
+
 /// The rules, and the modelled disks of the exports that were opened.
 pub(crate) struct Throttles {
     rules: Vec<(ThrottleRule, Profile)>,
@@ -87,13 +106,8 @@ impl Throttles {
     ) -> Result<Option<Arc<Self>>> {
         let mut checked = Vec::new();
         for rule in rules.iter().chain(asked) {
-            let profile = match &rule.profile {
-                Some(name) => disk_profile::load(name).map_err(|e| e.context("throttle"))?,
-                None => instant(),
-            };
-            let throttles = Self::of(vec![(rule.clone(), profile.clone())]);
             // What is wrong with a rule is told now, not to the first client.
-            throttles.make(0).map_err(|e| e.context("throttle"))?;
+            let profile = profile(rule).map_err(|e| e.context("throttle"))?;
             checked.push((rule.clone(), profile));
         }
         Ok((!checked.is_empty()).then(|| Arc::new(Self::of(checked))))

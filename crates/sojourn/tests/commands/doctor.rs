@@ -82,7 +82,7 @@ fn mistakes_of_the_configuration_are_told_with_their_lines() {
     fs::write(lab.home().join("sojourn.toml"), [0xff, 0xfe]).unwrap();
     finds(&lab, "configuration", "trouble", &["UTF-8"]);
     configure(&lab, "cache.size = \"9000TiB\"\n");
-    finds(&lab, "configuration", "trouble", &["the cache may take"]);
+    finds(&lab, "configuration", "trouble", &["is more than this machine's"]);
 }
 
 #[test]

@@ -14,6 +14,19 @@ pub(super) fn find(config: &Config, text: &str) -> Vec<Mistake> {
     let mut refuse = |key: &str, why: String| {
         mistakes.push(Mistake { line: layout::line_of(text, key), text: format!("{key}: {why}") });
     };
+    if let Err(error) = engine::check_cache(Some(config.cache.size.0), Some(&config.cache.policy)) {
+        refuse("cache.size", error.message().to_owned());
+    }
+    if config.store.contains("://")
+        && let Err(error) = engine::places::check(&config.store)
+    {
+        refuse("store", error.message().to_owned());
+    }
+    if config.serve.nbd.is_empty() {
+        let why = "nothing to listen at; name an address, or leave the key out (a socket of the service \
+                   manager takes the place of what is named)";
+        refuse("serve.nbd", why.to_owned());
+    }
     let mut seen = HashSet::new();
     for place in &config.serve.nbd {
         if !seen.insert(&place.address) {
@@ -34,7 +47,11 @@ pub(super) fn find(config: &Config, text: &str) -> Vec<Mistake> {
             Ok(_) => {}
         }
     }
+    let mut seen = HashSet::new();
     for address in &config.serve.iscsi {
+        if !seen.insert(address) {
+            refuse("serve.iscsi", format!("{address} is there twice; name it once"));
+        }
         match address.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()) {
             None => {
                 refuse("serve.iscsi", format!("{address} is not HOST:PORT, such as 127.0.0.1:3260"))
@@ -60,7 +77,7 @@ pub(super) fn find(config: &Config, text: &str) -> Vec<Mistake> {
         refuse("serve.http", exposed(address));
     }
     for (index, rule) in config.throttle.iter().enumerate() {
-        if let Some(Err(error)) = rule.profile.as_deref().map(engine::disk_profile::load) {
+        if let Err(error) = server::throttle::check(rule) {
             refuse("throttle", format!("entry {}: {}", index + 1, error.message()));
         }
     }
