@@ -2,7 +2,7 @@
 
 mod reservations;
 
-use super::limits::limits;
+use super::limits::{limits, of_initiators};
 use super::listen::{self, ListenOptions};
 use super::signals::Switch;
 use async_trait::async_trait;
@@ -17,7 +17,6 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use store::Entropy;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -65,15 +64,7 @@ impl IscsiPlan {
         for place in places {
             listen::check_iscsi(place, secrets.is_some(), asked.insecure).await?;
         }
-        let nbd = limits(config);
-        let limits = iscsi::InitiatorLimits {
-            connections: nbd.connections.min(iscsi::InitiatorLimits::default().connections),
-            client_connections: nbd.client_connections,
-            login_deadline: nbd.handshake_deadline,
-            busy_poll: nbd.busy_poll,
-            stop_deadline: Duration::from_secs(config.serve.stop_seconds),
-            ..iscsi::InitiatorLimits::default()
-        };
+        let limits = of_initiators(&limits(config));
         let reservations = ReservationFiles::of(home);
         Ok(Some(Self { places: places.clone(), secrets, limits, reservations }))
     }

@@ -36,6 +36,18 @@ pub(crate) fn limits(config: &Config) -> nbd::ServerLimits {
     }
 }
 
+/// The limits of iSCSI that match these of NBD.
+pub(crate) fn of_initiators(limits: &nbd::ServerLimits) -> iscsi::InitiatorLimits {
+    iscsi::InitiatorLimits {
+        connections: limits.connections.min(iscsi::InitiatorLimits::default().connections),
+        client_connections: limits.client_connections,
+        login_deadline: limits.handshake_deadline,
+        busy_poll: limits.busy_poll,
+        stop_deadline: limits.stop_deadline,
+        ..iscsi::InitiatorLimits::default()
+    }
+}
+
 /// The limits of vhost-user that match these of NBD.
 pub(crate) fn of_virtqueues(limits: &nbd::ServerLimits) -> vhost_user::FrontEndLimits {
     vhost_user::FrontEndLimits {

@@ -2,7 +2,7 @@
 
 use super::gateway::GatewayPort;
 use super::http::{HttpRules, Port};
-use super::limits::limits;
+use super::limits::{limits, of_initiators, of_virtqueues};
 use super::listen::{self, ListenOptions};
 use super::listeners::{Changes, Listeners};
 use super::notify::notify;
@@ -13,6 +13,7 @@ use crate::api::Reloaded;
 use block::{ErrorKind, Result};
 use engine::config::listener::{ConfiguredListener, TlsMode};
 use engine::config::{self, Config};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -173,6 +174,7 @@ impl Changeable {
             ("pieces", new.pieces != old.pieces),
             ("trace", new.trace != old.trace),
             ("throttle", new.throttle != old.throttle),
+            ("attach", new.attach != old.attach),
             ("serve.gateway", new.serve.gateway != old.serve.gateway),
             ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
             ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
@@ -193,7 +195,40 @@ impl Changeable {
                 keys.push(key.to_owned());
             }
         }
+        keys.extend(self.kept_by_fronts(new));
         keys
+    }
+
+    /// Keys of limits that changed for NBD, and that other front ends have as they were when the server began.
+    fn kept_by_fronts(&self, new: &Config) -> Vec<String> {
+        let nbd = limits(new);
+        let mut keys = BTreeSet::new();
+        if let Some(server) = &self.running.iscsi {
+            let (had, wanted) = (server.limits(), of_initiators(&nbd));
+            keys.extend([
+                ("limits.connections", had.connections != wanted.connections),
+                ("limits.client_connections", had.client_connections != wanted.client_connections),
+                ("limits.handshake_seconds", had.login_deadline != wanted.login_deadline),
+                ("serve.busy_poll_us", had.busy_poll != wanted.busy_poll),
+                ("serve.stop_seconds", had.stop_deadline != wanted.stop_deadline),
+            ]);
+        }
+        if let Some(server) = &self.running.vhost_user {
+            let (had, wanted) = (server.limits(), of_virtqueues(&nbd));
+            keys.extend([
+                ("limits.connections", had.connections != wanted.connections),
+                ("limits.total_in_flight", had.held_bytes != wanted.held_bytes),
+                ("serve.busy_poll_us", had.busy_poll != wanted.busy_poll),
+                ("serve.stop_seconds", had.stop_deadline != wanted.stop_deadline),
+            ]);
+        }
+        let changed = keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key);
+        changed
+            .inspect(|key| {
+                tracing::warn!(key, "changed for NBD; restart to apply it to iSCSI and vhost-user");
+            })
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Has the status tell where the server listens.

@@ -81,6 +81,11 @@ impl VhostUserServer {
         Self { inner: Arc::new(inner) }
     }
 
+    /// Its limits.
+    pub fn limits(&self) -> &FrontEndLimits {
+        &self.inner.limits
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> FrontEndCounters {
         self.inner.counts.read()

@@ -139,6 +139,11 @@ impl Server {
         Self { inner: Arc::new(inner) }
     }
 
+    /// Its limits.
+    pub fn limits(&self) -> &InitiatorLimits {
+        &self.inner.limits
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> InitiatorCounters {
         let counts = &self.inner.counts;

@@ -452,6 +452,27 @@ fn more_clients_than_descriptors_are_refused_at_once_and_harm_nobody() {
 }
 
 #[test]
+fn a_reload_names_what_changed_in_vain() {
+    let lab = Lab::new();
+    let configure = |text: &str| std::fs::write(lab.home().join("sojourn.toml"), text).unwrap();
+    let changed = "[limits]\nconnections = 7\nhandshake_seconds = 3\n[attach]\nup = \"1MiB\"\n";
+    configure("");
+    // By NBD alone the limits hold at once; where there is iSCSI, it has those of its start.
+    let kept = ["limits.connections", "limits.handshake_seconds"];
+    for (flags, kept) in [(&[][..], &[][..]), (&["--iscsi", "127.0.0.1:0"], &kept[..])] {
+        let server = lab.serve(flags);
+        configure(changed);
+        let expected = [&["attach"][..], kept].concat();
+        for _ in 0..2 {
+            assert_eq!(lab.json("reload")["restart"], serde_json::json!(expected));
+        }
+        configure("");
+        assert_eq!(lab.json("reload")["restart"], serde_json::json!([]));
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+#[test]
 fn a_reload_changes_the_log_level_and_says_what_needs_a_restart() {
     let lab = Lab::new();
     let server = lab.serve(&[]);
