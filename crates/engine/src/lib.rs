@@ -71,7 +71,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use store::{ManifestId, RefRecord, Store, images};
+use store::{ManifestId, RefRecord, Secret, Store, images};
 use tokio::task::JoinSet;
 
 /// What a home holds, ready to use. The same for a command and for the server.
@@ -142,7 +142,8 @@ impl Engine {
         if what_for.lasts() {
             cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
         }
-        let (store, link, configured) = open_with_sources(home, config, what_for).await?;
+        let secret = async || crate::key::given(home, config);
+        let (store, link, configured) = open_with_sources(home, config, what_for, secret).await?;
         let sources = match what_for {
             StoreUse::Server | StoreUse::Keeper => {
                 Some(configured.open(&store, home, config).await)
@@ -400,7 +401,20 @@ pub async fn open_store_for(
     config: &Config,
     what_for: StoreUse,
 ) -> Result<(Store, Link)> {
-    let (store, link, _) = open_with_sources(home, config, what_for).await?;
+    open_store_with(home, config, what_for, async || crate::key::given(home, config)).await
+}
+
+/// Does what [`open_store_for`] does, and asks `secret` for what opens an encrypted store.
+///
+/// # Errors
+/// Any error from [`open_store_for`] and from `secret`.
+pub async fn open_store_with(
+    home: &Home,
+    config: &Config,
+    what_for: StoreUse,
+    secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
+) -> Result<(Store, Link)> {
+    let (store, link, _) = open_with_sources(home, config, what_for, secret).await?;
     Ok((store, link))
 }
 
@@ -409,10 +423,10 @@ async fn open_with_sources(
     home: &Home,
     config: &Config,
     what_for: StoreUse,
+    secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
 ) -> Result<(Store, Link, ConfiguredSources)> {
     let place = home.store_url(&config.store);
     let opened = backend(home, config, what_for)?;
-    let secret = async || crate::key::given(home, config);
     let slots = KeptSlots::of(home, config);
     let kept = slots.read();
     let world = crate::world::system();

@@ -170,6 +170,19 @@ fn a_server_that_answers_nobody_is_told() {
     finds(&lab, "server", "trouble", &["does not answer"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_all_connections_that_it_may_have_is_not_said_to_answer_nobody() {
+    let (lab, _) = Lab::with_image();
+    configure(&lab, "[limits]\nconnections = 1\n");
+    let server = lab.serve(&[]);
+    let one = server.attach("debian").await.unwrap();
+    tokio::task::block_in_place(|| {
+        finds(&lab, "server", "trouble", &["closes new connections", "limits.connections is 1"]);
+    });
+    one.close().await;
+    assert_eq!(tokio::task::block_in_place(|| server.stop()), 0);
+}
+
 #[test]
 fn a_home_in_memory_is_told() {
     let shared = Path::new("/dev/shm");

@@ -1,17 +1,19 @@
 //! What the checks look at: what takes time, or a server's answer, is asked for once.
 
 use crate::commands::config::{self, Examined};
-use crate::stores;
+use crate::interrupt;
 use block::{Error, Result};
 use engine::api::{DiskReply, DiskRequest, ElsewhereView};
 use engine::{Config, Home, StoreUse};
 use objects::is_remote;
 use server::client::ControlClient;
 use server::status::StatusView;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 use store::sessions::{self, PinInfo};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use vm::Accelerator;
 
 /// What does not answer in this time is taken for hanging.
@@ -59,7 +61,10 @@ impl Patient {
             _ => None,
         };
         let store = match &read {
-            Some(config) => Some(within(look_at_store(home, config)).await),
+            Some(config) => {
+                let typing = Typing::default();
+                Some(typing.within(look_at_store(home, config, &typing)).await)
+            }
             None => None,
         };
         let server = within(ask(home)).await;
@@ -103,9 +108,38 @@ impl Patient {
 
 /// The same, but for what takes too long.
 async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    match timeout(PATIENCE, work).await {
-        Ok(done) => done,
-        Err(_) => Err(Error::unavailable(format!("no answer in {} s", PATIENCE.as_secs()))),
+    Typing::default().within(work).await
+}
+
+/// How long a person typed a passphrase, which is nobody else's slowness.
+#[derive(Default)]
+struct Typing(Cell<Duration>);
+
+impl Typing {
+    /// Asks for a secret.
+    fn ask<T>(&self, question: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let answer = question();
+        self.0.set(self.0.get() + begin.elapsed());
+        answer
+    }
+
+    /// Fails when work takes too long, what was typed meanwhile not counted.
+    async fn within<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let begin = Instant::now();
+        let mut work = pin!(work);
+        loop {
+            let end = begin + PATIENCE + self.0.get();
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = sleep_until(end) => {}
+            }
+            if Instant::now() >= begin + PATIENCE + self.0.get() {
+                let why = format!("no answer in {} s", PATIENCE.as_secs());
+                return Err(Error::unavailable(why));
+            }
+        }
     }
 }
 
@@ -124,10 +158,12 @@ async fn ask_for_disks(home: &Home) -> Result<Vec<ElsewhereView>> {
     }
 }
 
-async fn look_at_store(home: &Home, config: &Config) -> Result<StoreLook> {
+async fn look_at_store(home: &Home, config: &Config, typing: &Typing) -> Result<StoreLook> {
     let begin = Instant::now();
-    let store = stores::open_for(home, config, StoreUse::Inspection).await?;
-    let opened = begin.elapsed();
+    let secret = async || typing.ask(|| engine::key::given(home, config));
+    let (store, _) = engine::open_store_with(home, config, StoreUse::Inspection, secret).await?;
+    interrupt::remember(&store);
+    let opened = begin.elapsed().saturating_sub(typing.0.get());
     let begin = Instant::now();
     let sessions = sessions::list(&store).await?;
     Ok(StoreLook { opened, asked: begin.elapsed(), sessions })
@@ -155,6 +191,27 @@ async fn accelerators(qemu: &Path) -> Result<Vec<Accelerator>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::ErrorKind;
+    use tokio::time::{advance, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_passphrase_may_take_as_long_as_it_does_and_the_store_may_not() {
+        let slow = Duration::from_secs(60);
+        for (after, is_quick) in [(Duration::from_secs(9), true), (Duration::from_secs(11), false)]
+        {
+            let typing = Typing::default();
+            let work = async {
+                advance(slow).await;
+                typing.0.set(slow);
+                sleep(after).await;
+                Ok(())
+            };
+            let done = typing.within(work).await;
+            assert_eq!(done.is_ok(), is_quick, "{after:?}: {done:?}");
+        }
+        let hangs = within(std::future::pending::<Result<()>>()).await;
+        assert_eq!(hangs.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 
     #[test]
     fn versions_are_found_in_what_qemu_says() {

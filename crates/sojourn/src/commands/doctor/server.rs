@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::patient::Patient;
 use server::status::StatusView;
-use std::io::Read;
+use std::io::{Error, ErrorKind, Read};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -62,13 +62,8 @@ fn running(patient: &Patient, status: &StatusView) -> Vec<Finding> {
         ));
     }
     for socket in sockets(patient).into_iter().filter(|socket| socket.exists()) {
-        if let Err(why) = greets(&socket) {
-            findings.push(Finding::trouble(
-                format!("nobody answers at {}: {why}", socket.display()),
-                "clients wait there for ever",
-                "sojourn reload; look into the log of the server",
-            ));
-        }
+        findings
+            .extend(greets(&socket).err().map(|why| not_greeted(patient, status, &socket, &why)));
     }
     if findings.is_empty() {
         let what =
@@ -76,6 +71,35 @@ fn running(patient: &Patient, status: &StatusView) -> Vec<Finding> {
         findings.push(Finding::ok(what));
     }
     findings
+}
+
+/// What it means that no server greets at a socket of one that runs.
+fn not_greeted(patient: &Patient, status: &StatusView, socket: &Path, why: &Error) -> Finding {
+    let socket = socket.display();
+    let closed = matches!(why.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset);
+    let most = u64::from(patient.config.limits.connections);
+    let turned_away = "clients that connect now are turned away; those that are there go on";
+    match closed {
+        true if status.connections >= most => Finding::trouble(
+            format!(
+                "the server closes new connections: it has {}, and limits.connections is {most}",
+                status.connections
+            ),
+            turned_away,
+            "end some, or raise limits.connections and sojourn reload",
+        ),
+        true => Finding::trouble(
+            format!("the server closes new connections at {socket}"),
+            turned_away,
+            "look into its log: it may end just now, have too few descriptors (LimitNOFILE), or have too \
+             many connections of one client (limits.client_connections)",
+        ),
+        false => Finding::trouble(
+            format!("nobody answers at {socket}: {why}"),
+            "clients wait there for ever",
+            "sojourn reload; look into the log of the server",
+        ),
+    }
 }
 
 fn not_running(patient: &Patient, holder: Option<i32>) -> Vec<Finding> {
@@ -110,14 +134,14 @@ fn sockets(patient: &Patient) -> Vec<PathBuf> {
 }
 
 /// Whether an NBD server answers at a socket.
-fn greets(socket: &Path) -> std::io::Result<()> {
+fn greets(socket: &Path) -> Result<(), Error> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut greeting = [0; GREETING.len()];
     stream.read_exact(&mut greeting)?;
     match greeting == *GREETING {
         true => Ok(()),
-        false => Err(std::io::Error::other("it is no NBD server")),
+        false => Err(Error::other("it is no NBD server")),
     }
 }
 
@@ -125,18 +149,34 @@ fn greets(socket: &Path) -> std::io::Result<()> {
 /// the way of a server that starts.
 fn holder(lock: &Path) -> Option<i32> {
     let metadata = lock.metadata().ok()?;
-    find(&std::fs::read_to_string("/proc/locks").ok()?, metadata.st_dev(), metadata.st_ino())
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let device = metadata.st_dev();
+    find(&locks, metadata.st_ino(), |major, minor, _| {
+        (major, minor) == (rustix::fs::major(device), rustix::fs::minor(device))
+    })
+    .or_else(|| {
+        // btrfs tells files another device than the list of locks: there whoever has the lock, and wrote so, holds it.
+        let written: i32 = std::fs::read_to_string(lock).ok()?.trim().parse().ok()?;
+        find(&locks, metadata.st_ino(), |_, _, pid| pid == written)
+    })
 }
 
-/// The process in the text of `/proc/locks` that holds a file.
-fn find(text: &str, device: u64, inode: u64) -> Option<i32> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let file = format!("{major:02x}:{minor:02x}:{inode}");
+/// The process in the text of `/proc/locks` that holds a file of this number, of which device (major, minor) and
+/// process say that it is the one.
+fn find(text: &str, inode: u64, is_it: impl Fn(u32, u32, i32) -> bool) -> Option<i32> {
     text.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let at = words.iter().position(|word| *word == file)?;
         // Who waits for a lock has an arrow before its kind.
-        (!words.contains(&"->")).then(|| words.get(at.checked_sub(1)?)?.parse().ok())?
+        if words.contains(&"->") {
+            return None;
+        }
+        words.windows(2).find_map(|pair| {
+            let mut file = pair[1].splitn(3, ':');
+            let mut device = || u32::from_str_radix(file.next()?, 16).ok();
+            let (major, minor) = (device()?, device()?);
+            let pid = pair[0].parse().ok()?;
+            (file.next()?.parse() == Ok(inode) && is_it(major, minor, pid)).then_some(pid)
+        })
     })
 }
 
@@ -151,10 +191,20 @@ mod tests {
 1: -> FLOCK  ADVISORY  WRITE 4712 fe:00:99 0 EOF
 2: POSIX  ADVISORY  READ  4713 08:10:1234 128 128
 ";
-        let device = |major, minor| rustix::fs::makedev(major, minor);
-        assert_eq!(find(text, device(0xfe, 0), 1234), Some(4711));
-        assert_eq!(find(text, device(8, 16), 1234), Some(4713));
-        assert_eq!(find(text, device(0xfe, 0), 99), None);
-        assert_eq!(find("nonsense\n", device(8, 16), 1), None);
+        let on = |major: u32, minor: u32| move |a: u32, b: u32, _: i32| (a, b) == (major, minor);
+        assert_eq!(find(text, 1234, on(0xfe, 0)), Some(4711));
+        assert_eq!(find(text, 1234, on(8, 16)), Some(4713));
+        assert_eq!(find(text, 99, on(0xfe, 0)), None);
+        assert_eq!(find("nonsense\n", 1, on(8, 16)), None);
+    }
+
+    #[test]
+    fn the_holder_of_a_file_on_btrfs_is_found_by_the_process_that_it_names() {
+        // stat(2) says another device than 00:2f there.
+        let text = "7: FLOCK  ADVISORY  WRITE 4711 00:2f:262 0 EOF\n";
+        assert_eq!(find(text, 262, |major, _, _| major == 0xfe), None);
+        assert_eq!(find(text, 262, |_, _, pid| pid == 4711), Some(4711));
+        assert_eq!(find(text, 262, |_, _, pid| pid == 4712), None);
+        assert_eq!(find(text, 263, |_, _, pid| pid == 4711), None);
     }
 }
