@@ -352,7 +352,7 @@ async fn run(verb: &DiskCommand, site: &Site, output: Output) -> Result<()> {
         }
         // A snapshot's name is long enough to be meant.
         DiskCommand::Remove(DiskRemoveArgs { name, yes: false, lost: true }) => {
-            confirm::loss_of_name(name, output)?;
+            confirm::loss_of_name(name, output).await?;
         }
         DiskCommand::Remove(DiskRemoveArgs { name, yes: false, lost: false })
             if !name.contains('@') =>

@@ -3,8 +3,9 @@
 use crate::common::{Done, Lab, MIB, Server, content};
 use block::{Device, Durability, Span};
 use nbd::Remote;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 async fn read(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
@@ -83,13 +84,18 @@ async fn a_map_tells_where_the_bytes_of_a_disk_are_and_opens_no_disk() {
 
 /// Runs a command line at a terminal, where somebody types a line.
 fn at_a_terminal(lab: &Lab, line: &str, typed: &str) -> Done {
+    let running = begun_at_a_terminal(lab, line);
+    writeln!(running.stdin.as_ref().unwrap(), "{typed}").unwrap();
+    Done::from(running.wait_with_output().unwrap())
+}
+
+/// Starts a command line at a terminal.
+fn begun_at_a_terminal(lab: &Lab, line: &str) -> Child {
     let line = format!("{} --home {} {line}", crate::common::BINARY, lab.home().display());
     let mut command = Command::new("script"); // of util-linux: a terminal of its own
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = command.spawn().unwrap();
-    writeln!(running.stdin.as_ref().unwrap(), "{typed}").unwrap();
-    Done::from(running.wait_with_output().unwrap())
+    command.spawn().unwrap()
 }
 
 #[test]
@@ -112,6 +118,34 @@ fn at_a_terminal_a_disk_loses_what_it_alone_has_only_when_its_name_is_typed() {
     lab.line("disk snapshot alice first").ok();
     assert_eq!(at_a_terminal(&lab, "disk remove --yes alice", "").code, 0);
     assert_eq!(lab.json("disk list").as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn an_interrupt_ends_the_question_whether_a_disk_is_to_lose_what_it_has() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice first").ok();
+    let mut running = begun_at_a_terminal(&lab, "disk remove alice");
+    let (mut shown, mut byte) = (Vec::new(), [0]);
+    while !shown.ends_with(b"for good: ") {
+        running.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        shown.push(byte[0]);
+    }
+    // What is typed stays open: its end would be an answer.
+    running.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let code = loop {
+        match running.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if Instant::now() > deadline => {
+                let _ = running.kill();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert_eq!(code, Some(130));
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::site::Site;
-use block::{ByteSize, Error, ErrorKind, Result};
+use block::{ByteSize, Error, ErrorKind, Result, offload};
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -16,13 +16,15 @@ pub(super) async fn loss_of(name: &str, site: &Site, output: Output) -> Result<(
     }
     match site.ask(DiskRequest::Show { name: name.to_owned() }).await {
         Ok(DiskReply::Disk(disk)) => match what_is_lost(&disk) {
-            Some(lost) => typed(name, &format!("disk {name} has {lost}")),
+            Some(lost) => typed(name, &format!("disk {name} has {lost}")).await,
             None => Ok(()),
         },
         // Who carries it out says what is the matter.
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) => typed(name, &format!("what disk {name} has is not known ({})", e.message())),
-        Ok(_) => typed(name, &format!("what disk {name} has is not known")),
+        Err(e) => {
+            typed(name, &format!("what disk {name} has is not known ({})", e.message())).await
+        }
+        Ok(_) => typed(name, &format!("what disk {name} has is not known")).await,
     }
 }
 
@@ -30,9 +32,11 @@ pub(super) async fn loss_of(name: &str, site: &Site, output: Output) -> Result<(
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when something else was typed; that of the terminal.
-pub(super) fn loss_of_name(name: &str, output: Output) -> Result<()> {
+pub(super) async fn loss_of_name(name: &str, output: Output) -> Result<()> {
     match is_watched(output) {
-        true => typed(name, &format!("disk {name} and its snapshots will be gone from the store")),
+        true => {
+            typed(name, &format!("disk {name} and its snapshots will be gone from the store")).await
+        }
         false => Ok(()),
     }
 }
@@ -42,15 +46,19 @@ fn is_watched(output: Output) -> bool {
     terminals && matches!(output, Output::Text)
 }
 
-/// Fails unless the name is typed.
-fn typed(name: &str, why: &str) -> Result<()> {
-    let (input, question) = (std::io::stdin(), std::io::stderr());
+/// Fails unless the name is typed. The answer is waited for on another thread: a signal ends the question.
+async fn typed(name: &str, why: &str) -> Result<()> {
+    let question = std::io::stderr();
     let terminal = |e| Error::io("the terminal", e);
     write!(&question, "{why}. Type its name to lose that for good: ")
         .and_then(|()| (&question).flush())
         .map_err(terminal)?;
-    let mut line = String::new();
-    input.lock().read_line(&mut line).map_err(terminal)?;
+    let line = offload(move || {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map_err(terminal)?;
+        Ok(line)
+    })
+    .await?;
     if line.trim() == name {
         return Ok(());
     }
