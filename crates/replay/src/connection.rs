@@ -227,7 +227,8 @@ impl Connection {
             self.table.skip(lane);
             return;
         };
-        let (offset, length) = self.place(step);
+        let grain = u64::from(self.terms.limits.minimum);
+        let (offset, length) = place(step, self.terms.size, grain);
         if step.op == Op::Write && self.terms.style == ReplyStyle::Extended {
             flags |= command_flags::PAYLOAD_LEN;
         }
@@ -256,22 +257,41 @@ impl Connection {
         let flags = if durable { command_flags::FUA } else { 0 };
         (self.terms.flags & needed == needed).then_some((command, flags))
     }
+}
 
-    /// Where a request goes: moved into the export, and rounded outwards to what it takes.
-    fn place(&self, step: ScriptStep) -> (u64, u32) {
-        if step.op == Op::Flush {
-            return (0, 0);
-        }
-        let (size, grain) = (self.terms.size, u64::from(self.terms.limits.minimum));
-        let length = u64::from(step.length).min(size);
-        let mut offset = step.offset;
-        if offset.saturating_add(length) > size {
-            // Keep the alignment, up to a block.
-            let aligned = 1u64 << offset.trailing_zeros().min(12);
-            offset = offset % (size - length + 1) / aligned * aligned;
-        }
-        let from = offset / grain * grain;
-        let to = (offset + length).next_multiple_of(grain).min(size);
-        (from, (to - from) as u32)
+/// Where a request goes in an export of `size` bytes that takes multiples of `grain`: moved into it, and rounded
+/// outwards.
+fn place(step: ScriptStep, size: u64, grain: u64) -> (u64, u32) {
+    if step.op == Op::Flush {
+        return (0, 0);
+    }
+    let length = u64::from(step.length).min(size);
+    let mut offset = step.offset;
+    if offset.saturating_add(length) > size {
+        // Keep the alignment, up to a block.
+        let aligned = 1u64 << offset.trailing_zeros().min(12);
+        offset = offset % (size - length + 1) / aligned * aligned;
+    }
+    let from = offset / grain * grain;
+    let to = (offset + length).next_multiple_of(grain).min(size);
+    // The longest trims are as long as a request can be: rounded outwards they would be longer.
+    let most = u64::from(u32::MAX) / grain * grain;
+    (from, (to - from).min(most) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_lie_in_the_export_and_the_longest_trim_is_as_long_as_a_request_can_be() {
+        let step = |offset, length, op| ScriptStep { time: 0, offset, length, op, durable: false };
+        let placed = |offset, length| place(step(offset, length, Op::Trim), 8 << 30, 512);
+        assert_eq!(placed(1000, 100), (512, 1024));
+        assert_eq!(placed(512, u32::MAX), (512, u32::MAX - 511));
+        assert_eq!(placed(1, u32::MAX), (0, u32::MAX - 511));
+        assert_eq!(placed(u64::MAX / 512 * 512, 512).1, 512);
+        assert_eq!(place(step(1, u32::MAX, Op::Trim), 8 << 30, 1), (1, u32::MAX));
+        assert_eq!(place(step(5, 0, Op::Flush), 512, 512), (0, 0));
     }
 }
