@@ -141,12 +141,14 @@ fn pins(lab: &Lab) -> usize {
 /// close it, and an image that ends is another error.
 #[allow(clippy::disallowed_methods)] // another process is waited for
 fn waiting_import(lab: &Lab) -> (std::process::Child, Option<std::process::ChildStdin>) {
+    let sessions = || lab.json("store sessions list").as_array().unwrap().len();
+    let before = sessions();
     let mut command = lab.command(["image", "import", "-", "slow"]);
     command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
     let mut child = command.spawn().unwrap();
     let image = child.stdin.take();
     // A pin is staged beside its place first, and is nobody's until it is there.
-    while lab.json("store sessions list").as_array().unwrap().is_empty() {
+    while sessions() == before {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     (child, image)
@@ -173,6 +175,21 @@ fn an_interrupted_command_leaves_no_session_and_a_killed_one_can_be_ended() {
     lab.line("store sessions break 0000000000000000").fails(3, &["sessions list"]);
     let id = sessions[0]["id"].as_str().unwrap();
     lab.line(&format!("store sessions break {}", &id[..8])).ok();
+    assert_eq!(pins(&lab), 0);
+}
+
+#[test]
+fn sessions_that_are_ended_together_are_told_in_one_document() {
+    let (lab, _) = Lab::with_image();
+    for _ in 0..2 {
+        let (mut import, _image) = waiting_import(&lab);
+        signal(&import, "-KILL");
+        import.wait().unwrap();
+    }
+    let sessions = lab.json("store sessions list");
+    let ids = sessions.as_array().unwrap().iter().map(|session| session["id"].as_str().unwrap());
+    let done = lab.json(&format!("store sessions break {}", ids.collect::<Vec<_>>().join(" ")));
+    assert_eq!(done["done"], "import of slow is ended; import of slow is ended");
     assert_eq!(pins(&lab), 0);
 }
 

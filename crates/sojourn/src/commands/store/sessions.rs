@@ -46,11 +46,26 @@ pub(crate) async fn run(verb: &SessionsCommand, home: &Home, output: Output) -> 
     };
     // All of them are known before the first is ended.
     let found: Result<Vec<&PinInfo>> = args.ids.iter().map(|id| by_start(&pins, id)).collect();
+    let mut ended = Vec::new();
     for pin in found? {
-        sessions::end(&store, &pin.id).await?;
-        output.done(&format!("{} is ended", what(pin)))?;
+        if let Err(error) = sessions::end(&store, &pin.id).await {
+            say(output, &ended)?;
+            return Err(error);
+        }
+        ended.push(format!("{} is ended", what(pin)));
     }
-    Ok(())
+    say(output, &ended)
+}
+
+/// Says which sessions are ended, all in one document.
+fn say(output: Output, ended: &[String]) -> Result<()> {
+    match ended {
+        [] => Ok(()),
+        ended => output.done(&ended.join(match output {
+            Output::Json => "; ",
+            Output::Text => "\n",
+        })),
+    }
 }
 
 fn by_start<'p>(pins: &'p [PinInfo], start: &str) -> Result<&'p PinInfo> {
