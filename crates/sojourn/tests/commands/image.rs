@@ -76,6 +76,26 @@ fn qcow2_comes_in_and_goes_out() {
 }
 
 #[test]
+fn a_qcow2_image_of_an_odd_size_is_refused_with_what_makes_it_longer() {
+    if !have("qemu-img") {
+        return;
+    }
+    let lab = Lab::new();
+    let qemu = |args: &[&str]| {
+        let done = Command::new("qemu-img").args(args).current_dir(lab.path("")).output().unwrap();
+        assert!(done.status.success(), "{args:?}: {done:?}");
+    };
+    qemu(&["create", "-q", "-f", "qcow2", "odd.qcow2", "1M"]);
+    // The size of the disk, which the tool itself rounds up.
+    let file = std::fs::File::options().write(true).open(lab.path("odd.qcow2")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &(MIB - 100).to_be_bytes(), 24).unwrap();
+    let remedy = format!("qemu-img resize -f qcow2 odd.qcow2 {MIB}");
+    lab.line("image import odd.qcow2 x").fails(2, &["odd.qcow2", &remedy]);
+    qemu(&["resize", "-q", "-f", "qcow2", "odd.qcow2", &MIB.to_string()]);
+    lab.line("image import odd.qcow2 x").ok();
+}
+
+#[test]
 fn an_image_travels_over_nbd() {
     let (lab, golden) = Lab::with_image();
     let server = lab.serve(&[]);

@@ -67,7 +67,9 @@ impl ImageSource {
         }
         std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
         let options = OpenOptions { format: args.format, read_only: true, scratch };
-        Ok(Self::File(formats::open(path, options).await?))
+        let device = formats::open(path, options).await?;
+        must_be_whole_sectors(path, args.format, device.size()).await?;
+        Ok(Self::File(device))
     }
 
     /// Has all of it stored.
@@ -221,6 +223,36 @@ async fn import_version(
         labels,
     };
     Ok((images::publish(session, name, body).await?, imported.stats))
+}
+
+/// Refuses an image file whose disk ends within a sector, with what makes it longer: to make the file longer,
+/// as with a raw one, would not.
+async fn must_be_whole_sectors(path: &Path, format: Option<Format>, size: u64) -> Result<()> {
+    if size.is_multiple_of(512) {
+        return Ok(());
+    }
+    let format = match format {
+        Some(format) => format,
+        None => {
+            let path = path.to_owned();
+            offload(move || formats::probe(&path)).await?
+        }
+    };
+    let path = path.display();
+    let whole = size.next_multiple_of(512);
+    match format {
+        // The import says it.
+        Format::Raw => Ok(()),
+        Format::Qcow2 => Err(Error::invalid(format!(
+            "{path}: the disk in it has {size} bytes, which is not a multiple of 512; make it longer: \
+             qemu-img resize -f qcow2 {path} {whole}"
+        ))),
+        format => Err(Error::invalid(format!(
+            "{path}: the disk in it has {size} bytes, which is not a multiple of 512; convert the {format} \
+             image to qcow2 with qemu-img convert -O qcow2, and make that longer: qemu-img resize NEW.qcow2 \
+             {whole}"
+        ))),
+    }
 }
 
 async fn packed(path: &Path) -> Result<Option<Packed>> {
