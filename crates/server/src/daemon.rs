@@ -282,10 +282,10 @@ impl Daemon {
             port.serve(passing, &mut server.others)?;
         }
         work_beside(&mut server, control.into_listener(), peers, &stop);
-        tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
-        notify("READY=1");
         server.tell_places();
         fronts.tell(&server.running);
+        tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
+        notify("READY=1");
         Ok(Self {
             server,
             fronts,
