@@ -37,7 +37,7 @@ impl Guarded {
 fn judged(means: &str, peer: &Peer, purpose: Purpose) -> String {
     let asked = match purpose {
         Purpose::Resume => peer.asked(),
-        Purpose::Info | Purpose::Use => None,
+        Purpose::Info | Purpose::Look | Purpose::Use => None,
     };
     asked.unwrap_or_else(|| means.to_owned())
 }

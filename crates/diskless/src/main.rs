@@ -153,9 +153,11 @@ async fn keep(args: &Args) -> Result<()> {
     }
 }
 
+/// How a server is reached: what this machine had there before it was started anew is of a system that is gone.
 fn options(uri: &Uri) -> Result<ClientOptions> {
-    let Some(tls) = &uri.tls else { return Ok(ClientOptions::default()) };
+    let options = ClientOptions { initial_contact: true, ..ClientOptions::default() };
+    let Some(tls) = &uri.tls else { return Ok(options) };
     let folder = tls.certificates.as_deref().unwrap_or(Path::new(CERTIFICATES));
     let tls = access::client_tls(folder).map_err(|e| e.context(uri))?;
-    Ok(ClientOptions { tls: Some(tls), ..ClientOptions::default() })
+    Ok(ClientOptions { tls: Some(tls), ..options })
 }

@@ -162,6 +162,9 @@ impl Dial for ExportServers {
             match connect_socket(uri, &options).await {
                 Ok(socket) => {
                     self.first = number;
+                    for (_, options) in &mut self.addresses {
+                        options.initial_contact = false;
+                    }
                     return Ok(socket);
                 }
                 Err(error) => failure = failure.or(Some(error)),

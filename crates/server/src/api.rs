@@ -19,6 +19,9 @@ pub(crate) const DRAIN_PATH: &str = "/v1/drain";
 pub(crate) const HAND_OVER_PATH: &str = "/v1/hand-over";
 /// The path of [`CacheRequest`].
 pub(crate) const CACHE_PATH: &str = "/v1/cache";
+/// The path by which exports are looked at, and the protocol that goes on behind it.
+pub(crate) const LOOK_PATH: &str = "/v1/look";
+pub(crate) const LOOK_PROTOCOL: &str = "nbd";
 
 /// Change the block cache until the configuration is read again; what is not named stays.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -2,13 +2,14 @@
 
 use crate::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
-    Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
+    LOOK_PATH, LOOK_PROTOCOL, Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
 };
 use crate::status::{CacheView, StatusView};
 use agent::api::{ATTACH_PATH, AttachRequest, AttachedView};
 use block::{Error, Result};
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest};
+use nbd::{Address, ClientOptions, Remote, Uri};
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,8 @@ use tokio::net::UnixStream;
 
 /// The longest answer that is read, in bytes.
 const MAXIMUM: u64 = 64 << 20;
+/// The longest head of an answer behind which NBD goes on, in bytes.
+const LONGEST_HEAD: usize = 8 << 10;
 
 /// A running server.
 #[derive(Debug)]
@@ -110,6 +113,33 @@ impl ControlClient {
     /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn attach(self, request: &AttachRequest) -> Result<AttachedView> {
         self.call("POST", ATTACH_PATH, Some(request)).await
+    }
+
+    /// Looks at an export beside whoever uses it: it can be read, as it is at each moment.
+    ///
+    /// # Errors
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
+    pub(crate) async fn look(mut self, export: &str, options: ClientOptions) -> Result<Remote> {
+        let request = format!(
+            "POST {LOOK_PATH} HTTP/1.1\r\nhost: sojourn\r\nconnection: upgrade\r\n\
+             upgrade: {LOOK_PROTOCOL}\r\ncontent-length: 0\r\n\r\n"
+        );
+        let gone =
+            |e| Error::unavailable(format!("the server at {} went away: {e}", self.path.display()));
+        self.stream.write_all(request.as_bytes()).await.map_err(gone)?;
+        // Not one byte more: behind it the server speaks NBD.
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+            head.push(self.stream.read_u8().await.map_err(gone)?);
+        }
+        if !head.starts_with(b"HTTP/1.1 101 ") {
+            (&mut self.stream).take(MAXIMUM).read_to_end(&mut head).await.map_err(gone)?;
+            let problem = split(&head).and_then(|(_, body)| serde_json::from_slice(body).ok());
+            let unknown = || unreadable(&self.path, "it does not let anybody look");
+            return Err(problem.map_or_else(unknown, |problem: Problem| problem.into()));
+        }
+        let uri = Uri::new(Address::unix(&self.path)?, export);
+        Remote::over(Box::new(self.stream), &uri, options).await
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(

@@ -3,8 +3,8 @@
 
 use crate::answers::problem;
 use crate::api::{
-    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, HAND_OVER_PATH, RELOAD_PATH,
-    STATUS_PATH,
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, HAND_OVER_PATH, LOOK_PATH,
+    LOOK_PROTOCOL, RELOAD_PATH, STATUS_PATH,
 };
 use crate::audit::{Actor, Deed};
 use crate::http::{HttpClients, answer, send_status};
@@ -13,7 +13,10 @@ use crate::origin::Origin;
 use crate::running::RunningServer;
 use crate::signals::Switch;
 use agent::api::{ATTACH_PATH, AttachRequest};
+use axum::body::Body;
 use axum::extract::{ConnectInfo, State};
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -22,6 +25,7 @@ use block::{Error, Result};
 use engine::Home;
 use engine::api::DiskRequest;
 use engine::verbs;
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -134,6 +138,7 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<RunningServer>, s
         .route(CACHE_PATH, post(cache))
         .route(HAND_OVER_PATH, post(hand_over))
         .route(ATTACH_PATH, post(attach))
+        .route(LOOK_PATH, post(look))
         .with_state(Arc::clone(&running));
     answer(Processes(listener), router, stop, || running.is_busy()).await;
 }
@@ -272,6 +277,18 @@ async fn attach(
         done
     };
     finished(&running, verb).await
+}
+
+/// Goes on by NBD, for a program that looks at exports beside those who use them.
+async fn look(State(running): State<Arc<RunningServer>>, mut request: Request<Body>) -> Response {
+    let goes_on = hyper::upgrade::on(&mut request);
+    match running.begin_look(async { goes_on.await.ok().map(TokioIo::new) }) {
+        Ok(()) => {
+            let headers = [(CONNECTION, "upgrade"), (UPGRADE, LOOK_PROTOCOL)];
+            (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+        }
+        Err(e) => problem(&e),
+    }
 }
 
 /// What a verb gives, which is carried out in a task of its own: it is finished even when the command that

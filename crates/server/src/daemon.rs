@@ -11,6 +11,7 @@ use super::iscsi::{self, IscsiPlan};
 use super::lease::KeptLease;
 use super::limits::limits;
 use super::listeners::Listeners;
+use super::looks::Looks;
 use super::notify::notify;
 use super::options::ServerOptions;
 use super::peers::PeerPort;
@@ -32,8 +33,8 @@ use block::lock::LockFile;
 use block::{Error, Result};
 use engine::boots::{BootHelps, Boots};
 use engine::{Config, Engine, Home, StoreUse};
-use nbd::Server;
 use nbd::server::{PassedConnection, spare_while_idle};
+use nbd::{Exports, Server};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -224,7 +225,7 @@ impl Daemon {
         // Before the other front ends: their clients could take the disks of those that were passed.
         returning.expect(&clients);
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
-        let nbd = Server::new(Arc::clone(&exports), limits(&config));
+        let (nbd, looks) = servers(&exports, &config);
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports), nbd.clone()));
         let vhost_user = match options.vhost_user_dir(home, &config) {
             Some(dir) => {
@@ -247,6 +248,7 @@ impl Daemon {
             home: home.clone(),
             engine: Arc::clone(&engine),
             nbd,
+            looks,
             iscsi: fronts.iscsi.as_ref().map(iscsi::Front::server),
             vhost_user: fronts.vhost_user.as_ref().map(vhost_user::Front::server),
             gateway: passing,
@@ -267,8 +269,7 @@ impl Daemon {
             changes: AtomicU64::new(0),
             audit: AuditLog::of(home),
         });
-        engine.disks.limit_private_bytes(config.limits.disk_space.0);
-        engine.call_slow(Duration::from_millis(config.serve.slow_ms));
+        configure(&engine, &config);
         let lease = lease(&engine, &config, follows).await?;
         drop(reserve);
         let socket = http.as_ref().map(Port::listen).transpose()?;
@@ -569,6 +570,18 @@ fn unless_clients_go_on<T>(
     }
 }
 
+/// Who serves the exports to clients, and to those who look at them.
+fn servers(exports: &Arc<dyn Exports>, config: &Config) -> (Server, Looks) {
+    let nbd = Server::new(Arc::clone(exports), limits(config));
+    (nbd, Looks::new(Arc::clone(exports), limits(config)))
+}
+
+/// Tells an open home what its configuration says of it.
+fn configure(engine: &Engine, config: &Config) {
+    engine.disks.limit_private_bytes(config.limits.disk_space.0);
+    engine.call_slow(Duration::from_millis(config.serve.slow_ms));
+}
+
 /// Who looks after attached disks, in a home of those.
 fn porter(
     home: &Home,
@@ -585,6 +598,7 @@ async fn finish(running: &RunningServer) -> Result<()> {
         recording.finish().await;
     }
     let mut verbs = running.take_verbs();
+    running.looks.end().await;
     while verbs.join_next().await.is_some() {}
     running.engine.open.close_for_good().await
 }

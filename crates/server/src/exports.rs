@@ -47,10 +47,10 @@ impl HomeExports {
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.hold(name, purpose).await?;
         let attachment = match purpose {
-            Purpose::Use => Some(attach(&held, peer, self.processes.of(peer).await).await?),
+            Purpose::Use => Some(attach(&held, peer, self.process(&held, peer).await).await?),
             // The connection itself says that it is the client's: its process may have ended before.
             Purpose::Resume => Some(attach(&held, peer, None).await?),
-            Purpose::Info => None,
+            Purpose::Info | Purpose::Look => None,
         };
         // A guest that another process served until now boots no more.
         if let (Purpose::Use, Some(image)) = (purpose, held.disk().pristine_base()) {
@@ -73,13 +73,24 @@ impl HomeExports {
         }))
     }
 
-    /// Opens a disk. One that is written through is taken for a client that comes to use it, when the server that had
-    /// it is gone.
+    /// What tells a client from an earlier one of the same identity: the process by whose number it is known; of a disk
+    /// that forgets, also the run of a machine's system.
+    async fn process(&self, held: &DiskHandle, peer: &Peer) -> Option<String> {
+        match peer.run {
+            Some(run) if held.disk().mode() == Mode::Ephemeral => {
+                Some(format!("{:032x}", u128::from_be_bytes(run)))
+            }
+            _ => self.processes.of(peer).await,
+        }
+    }
+
+    /// Opens a disk. One that is written through is taken for a client that comes to use it, or whose kernel is looked
+    /// for there, when the server that had it is gone.
     async fn hold(&self, name: &str, purpose: Purpose) -> Result<DiskHandle> {
         let held = self.engine.open.hold(name).await;
         match &held {
             Err(e)
-                if purpose == Purpose::Use
+                if matches!(purpose, Purpose::Use | Purpose::Look)
                     && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced)
                     && self.engine.disks.take_over(name).await? =>
             {

@@ -244,8 +244,8 @@ async fn talk(
         request.extensions_mut().insert(ConnectInfo(origin.clone()));
         router.clone().call(request)
     });
-    let mut conversation =
-        pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    let conversation = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let mut conversation = pin!(conversation.with_upgrades());
     let ended = tokio::select! {
         ended = conversation.as_mut() => ended,
         () = stop => {

@@ -47,6 +47,7 @@
 //! | [`api`] | what the control socket asks and answers |
 //! | [`client`] | how commands reach the disks that a server has open |
 //! | [`control`] | the control socket |
+//! | [`looks`] | who reads exports through that, beside their clients |
 //! | [`orders`] | what is asked of the server itself, there and over HTTP |
 //! | [`estate`] | what goes from a server to the one that follows it |
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
@@ -97,6 +98,7 @@ mod lease_questions;
 mod limits;
 pub mod listen;
 mod listeners;
+mod looks;
 pub mod machines;
 mod metrics;
 mod names;

@@ -95,7 +95,7 @@ impl Exports for Returning {
 
     async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let _way = match purpose {
-            Purpose::Info => None,
+            Purpose::Info | Purpose::Look => None,
             Purpose::Use => {
                 self.turn(name, peer).await;
                 None

@@ -2,6 +2,7 @@
 
 use super::audit::AuditLog;
 use super::head_room;
+use super::looks::Looks;
 use super::record::Recording;
 use super::signals::Switch;
 use super::throttle::Throttles;
@@ -17,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,6 +28,8 @@ pub(crate) struct RunningServer {
     pub(crate) home: Home,
     pub(crate) engine: Arc<Engine>,
     pub(crate) nbd: Server,
+    /// Those who look at exports.
+    pub(crate) looks: Looks,
     /// When it serves iSCSI, too.
     pub(crate) iscsi: Option<iscsi::Server>,
     /// When it serves vhost-user, too.
@@ -82,6 +86,16 @@ impl Verbs {
         while self.tasks.try_join_next().is_some() {}
         !self.tasks.is_empty()
     }
+
+    fn must_be_free(&self) -> Result<()> {
+        match self.held {
+            None => Ok(()),
+            Some(VerbHold::HandOver) => {
+                Err(Error::conflict("the server is being handed over; try again"))
+            }
+            Some(VerbHold::Ending) => Err(Error::unavailable("the server is stopping")),
+        }
+    }
 }
 
 impl RunningServer {
@@ -135,16 +149,28 @@ impl RunningServer {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when it ends.
     pub(crate) fn begin(&self, verb: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let mut verbs = self.verbs.lock();
-        match verbs.held {
-            None => {}
-            Some(VerbHold::HandOver) => {
-                return Err(Error::conflict("the server is being handed over; try again"));
-            }
-            Some(VerbHold::Ending) => return Err(Error::unavailable("the server is stopping")),
-        }
+        verbs.must_be_free()?;
         // Those that have ended are forgotten.
         verbs.is_busy();
         verbs.tasks.spawn(verb);
+        Ok(())
+    }
+
+    /// Serves who looks by the stream that is to come.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin).
+    pub(crate) fn begin_look<S>(
+        &self,
+        stream: impl Future<Output = Option<S>> + Send + 'static,
+    ) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // Locked until it has begun: whoever holds the verbs ends all looks behind that.
+        let verbs = self.verbs.lock();
+        verbs.must_be_free()?;
+        self.looks.begin(stream);
         Ok(())
     }
 

@@ -179,7 +179,7 @@ impl Exports for ThrottledExports {
 
     async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let session = self.inner.open(name, peer, purpose).await?;
-        if purpose == Purpose::Info {
+        if matches!(purpose, Purpose::Info | Purpose::Look) {
             return Ok(session);
         }
         let Some(disk) = self.throttles.disk(session.name())? else { return Ok(session) };

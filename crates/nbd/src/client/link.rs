@@ -48,6 +48,22 @@ pub(super) async fn open(uri: &Uri, options: &ClientOptions) -> Result<Link> {
     in_time(uri, options, attempt).await
 }
 
+/// Negotiates over a connection that was made already.
+///
+/// # Errors
+/// See [`Remote::over`](super::Remote::over).
+pub(super) async fn over(
+    stream: Box<dyn Stream>,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<Link> {
+    let attempt = async {
+        let (stream, terms) = negotiate(stream, uri, options).await?;
+        Ok(Link { stream, terms })
+    };
+    in_time(uri, options, attempt).await
+}
+
 /// A connected socket.
 pub(super) enum Dialed {
     Unix(UnixStream),

@@ -28,6 +28,7 @@ use async_trait::async_trait;
 use block::{Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode};
 use bytes::Bytes;
 use futures::future::try_join_all;
+use link::Link;
 use std::sync::Arc;
 use std::time::Duration;
 use table::{Answer, QueuedRequest};
@@ -66,6 +67,9 @@ pub struct ClientOptions {
     /// The connections that this one takes the place of. A server that does not know of that is used all
     /// the same.
     pub reinstates: Option<Reinstatement>,
+    /// Beside that: the system of this client has just begun, and every other connection of it to the export is of one
+    /// that has ended.
+    pub initial_contact: bool,
 }
 
 impl Default for ClientOptions {
@@ -76,6 +80,7 @@ impl Default for ClientOptions {
             keepalive: Duration::from_secs(60),
             tls: None,
             reinstates: None,
+            initial_contact: false,
         }
     }
 }
@@ -111,12 +116,26 @@ impl Remote {
     /// [`Invalid`](block::ErrorKind::Invalid) when it is no NBD server.
     pub async fn connect(uri: &Uri, options: ClientOptions) -> Result<Self> {
         let link = link::open(uri, &options).await?;
+        Ok(Self::drive(uri, options, link))
+    }
+
+    /// The same over a connection that was made already, by which `uri` is meant. It is not made again when it is lost.
+    ///
+    /// # Errors
+    /// Any error from [`connect`](Self::connect).
+    pub async fn over(stream: Box<dyn Stream>, uri: &Uri, options: ClientOptions) -> Result<Self> {
+        let options = ClientOptions { reconnect: Duration::ZERO, ..options };
+        let link = link::over(stream, uri, &options).await?;
+        Ok(Self::drive(uri, options, link))
+    }
+
+    fn drive(uri: &Uri, options: ClientOptions, link: Link) -> Self {
         let terms = link.terms.clone();
         let (orders, incoming) = mpsc::unbounded_channel(); // bounded by the window
         let mut driver = JoinSet::new();
         driver.spawn(link::drive(uri.clone(), options, link, incoming));
         let window = Arc::new(Semaphore::new(WINDOW as usize));
-        Ok(Self { uri: uri.clone(), terms, orders, window, driver })
+        Self { uri: uri.clone(), terms, orders, window, driver }
     }
 
     /// The export.

@@ -227,6 +227,9 @@ where
     if let Some(reinstatement) = options.reinstates {
         // A server that does not know it refuses, and orders connections as it will.
         let _ = ask(stream, &OptionRequest::Reinstate(reinstatement), |_| Ok(())).await?;
+        if options.initial_contact {
+            let _ = ask(stream, &OptionRequest::InitialContact, |_| Ok(())).await?;
+        }
     }
     let (mut size, mut limits) = (None, Limits { maximum: LONGEST_PAYLOAD, ..Limits::default() });
     let mut content = None;

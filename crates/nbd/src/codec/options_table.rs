@@ -19,6 +19,7 @@ macro_rules! for_each_option {
             11, EXTENDED_HEADERS, ExtendedHeaders, style::extended_headers;
             // Our own: docs/nbd.md. A server that does not know it says so, which is no harm.
             0x534f_4a01, REINSTATE, Reinstate(Reinstatement), reinstate::reinstate;
+            0x534f_4a02, INITIAL_CONTACT, InitialContact, initial_contact::initial_contact;
         }
     };
 }

@@ -150,6 +150,7 @@ proptest! {
             OptionRequest::StructuredReply, OptionRequest::ExtendedHeaders,
             OptionRequest::ListMetaContext(meta.clone()), OptionRequest::SetMetaContext(meta),
             OptionRequest::Reinstate(Reinstatement { id: [7; 16], number: 1 << 40 }),
+            OptionRequest::InitialContact,
             OptionRequest::Unknown(code),
         ] {
             let mut out = Vec::new();

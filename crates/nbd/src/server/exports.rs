@@ -41,6 +41,8 @@ pub struct Peer {
     pub certificate: Option<String>,
     /// The user whose secret it proved to know, where it came by a protocol that asks for one.
     pub user: Option<String>,
+    /// The run of its system, where it says that this has just [begun](Self::begun).
+    pub run: Option<[u8; 16]>,
     asked: RequestedName,
 }
 
@@ -65,7 +67,8 @@ impl fmt::Debug for RequestedName {
 
 impl Peer {
     fn new(transport: Transport, identity: String) -> Self {
-        Self { transport, identity, certificate: None, user: None, asked: RequestedName::default() }
+        let asked = RequestedName::default();
+        Self { transport, identity, certificate: None, user: None, run: None, asked }
     }
 
     /// A client on a unix socket. Where its process is not known (a `pid` of 0 is none) it is another
@@ -112,7 +115,7 @@ impl Peer {
         asked: Option<String>,
     ) -> Self {
         let asked = RequestedName(Arc::new(Mutex::new(asked)));
-        Self { transport, identity, certificate, user: None, asked }
+        Self { transport, identity, certificate, user: None, run: None, asked }
     }
 
     /// A client at a TCP address. An IPv4 address mapped into IPv6 is the IPv4 address.
@@ -159,6 +162,13 @@ impl Peer {
             None => own,
         };
         Some(Self { identity, ..self.clone() })
+    }
+
+    /// The same client, now that it has said that its system has just begun: all that it had before, but for what it
+    /// does under `run`, is of one that has ended. It is known by the same identity as that one.
+    #[must_use]
+    pub(super) fn begun(&self, run: [u8; 16]) -> Self {
+        Self { run: Some(run), ..self.clone() }
     }
 
     /// The name by which this connection asked for the export that it uses, which need not be the
@@ -210,6 +220,8 @@ impl fmt::Display for Peer {
 pub enum Purpose {
     /// To tell its size and properties; this has no side effect.
     Info,
+    /// To read it beside whoever uses it, without being its client. No client can ask for this.
+    Look,
     /// To read and write it.
     Use,
     /// To go on reading and writing it, by a connection that another process passed.

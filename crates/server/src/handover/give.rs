@@ -70,6 +70,8 @@ impl Changeable {
             let why = "a command is at work on a disk; try again when it is done";
             return Err(Error::conflict(why));
         }
+        // Who looks may do so again, at the successor.
+        self.running.looks.end().await;
         Ok(successor)
     }
 

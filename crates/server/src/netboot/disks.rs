@@ -7,7 +7,7 @@ use bytes::Bytes;
 use disk::Mode;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView};
-use nbd::{Address, ClientOptions, Remote, Uri};
+use nbd::ClientOptions;
 use netboot::kernel::{self, BootFile, BootFiles};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use std::time::Duration;
 
 /// How kernels are read: the server is on this machine, and a machine waits.
 fn options() -> ClientOptions {
-    let (connect, reconnect) = (Duration::from_secs(5), Duration::ZERO);
-    ClientOptions { connect, reconnect, ..ClientOptions::default() }
+    ClientOptions { connect: Duration::from_secs(5), ..ClientOptions::default() }
 }
 
 /// The server's state.
@@ -103,8 +102,8 @@ pub(super) fn export_of(disk: &DiskView) -> String {
 ///
 /// # Errors
 /// Any error from the server and from looking.
-pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles> {
-    with_export(status, export, kernel::find).await
+pub(super) async fn find(home: &Home, export: &str) -> Result<BootFiles> {
+    with_export(home, export, kernel::find).await
 }
 
 /// A file of that, with something in front of it.
@@ -112,28 +111,23 @@ pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles>
 /// # Errors
 /// Any error from the server and from reading.
 pub(super) async fn read(
-    status: &StatusView,
+    home: &Home,
     export: &str,
     files: &BootFiles,
     which: BootFile,
     front: Bytes,
 ) -> Result<Bytes> {
-    with_export(status, export, |device| files.read(device, which, front)).await
+    with_export(home, export, |device| files.read(device, which, front)).await
 }
 
+/// Works on an export that is looked at: the server may not know yet that the machine which has it was switched off.
 async fn with_export<T, F: Future<Output = Result<T>>>(
-    status: &StatusView,
+    home: &Home,
     export: &str,
     work: impl FnOnce(Arc<dyn Device>) -> F,
 ) -> Result<T> {
-    // A unix socket where there is one: access rules may know this process's user there.
-    let addresses = status.listeners.iter().filter_map(|listener| listener.parse::<Address>().ok());
-    let address = addresses.min_by_key(|address| matches!(address, Address::Tcp(..)));
-    let address =
-        address.ok_or_else(|| Error::unavailable("the server does not listen for NBD"))?;
-    let remote = Arc::new(Remote::connect(&Uri::new(address, export), options()).await?);
+    let remote = Arc::new(connect(home).await?.look(export, options()).await?);
     let done = work(Arc::clone(&remote) as _).await;
-    // The machine is the disk's next client.
     if let Some(remote) = Arc::into_inner(remote) {
         remote.close().await;
     }

@@ -2,7 +2,6 @@
 
 use super::{UnknownMachines, disks};
 use crate::machines::list;
-use crate::status::StatusView;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -164,7 +163,7 @@ impl HomeMachines {
         }
         let address = disks::nbd_address(&status, self.offer.here)?;
         let export = disks::export_of(&disks::show(&self.home, &disk).await?);
-        let files = disks::find(&status, &export).await?;
+        let files = disks::find(&self.home, &export).await?;
         let mut arguments = vec![format!("root={}", files.root("/dev/nbd0"))];
         arguments.extend(self.disk_arguments(&files, address, &disk));
         arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
@@ -206,23 +205,22 @@ impl HomeMachines {
         found.insert(machine.to_owned(), boot);
     }
 
-    /// What a machine starts by its kernel, and how the server is reached.
-    async fn boot(&self, claim: &Claim) -> Result<(StatusView, FoundBoot)> {
+    /// What a machine starts by its kernel.
+    async fn boot(&self, claim: &Claim) -> Result<FoundBoot> {
         let none = || Error::not_found("this machine is to start no kernel from here");
         let machine =
             self.known(claim).filter(|machine| machine.method == Method::Nbd).ok_or_else(none)?;
         let disk = machine.disk.clone().ok_or_else(none)?;
-        let status = disks::status(&self.home).await?;
         // It may have got another disk since.
         let found = self.found.lock().get(&machine.name).filter(|boot| boot.disk == disk).cloned();
         if let Some(boot) = found {
-            return Ok((status, boot));
+            return Ok(boot);
         }
         let export = disks::export_of(&disks::show(&self.home, &disk).await?);
-        let files = disks::find(&status, &export).await?;
+        let files = disks::find(&self.home, &export).await?;
         let boot = FoundBoot { disk, export, files };
         self.remember(&machine.name, boot.clone());
-        Ok((status, boot))
+        Ok(boot)
     }
 
     /// Gives a machine a disk by the rule.
@@ -292,12 +290,12 @@ impl Machines for HomeMachines {
     }
 
     async fn length(&self, claim: &Claim, which: BootFile) -> Result<u64> {
-        let (_, boot) = self.boot(claim).await?;
+        let boot = self.boot(claim).await?;
         Ok(boot.files.length(which) + self.front(&boot.files, which).len() as u64)
     }
 
     async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
-        let (status, FoundBoot { export, files, .. }) = self.boot(claim).await?;
-        disks::read(&status, &export, &files, which, self.front(&files, which)).await
+        let FoundBoot { export, files, .. } = self.boot(claim).await?;
+        disks::read(&self.home, &export, &files, which, self.front(&files, which)).await
     }
 }

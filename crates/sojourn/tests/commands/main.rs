@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 mod bad_input;
+mod begun_anew;
 mod borrow_scan;
 mod calibrate;
 mod common;

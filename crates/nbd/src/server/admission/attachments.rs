@@ -13,6 +13,10 @@
 //! says which connections a new one takes the place of ([`Reinstatement`]) is safe from that, too: these
 //! take nothing more, whatever comes.
 //!
+//! A client whose whole system has ended and begun anew, after its power was cut, says so (`INITIAL_CONTACT`). Then
+//! nothing can follow on its older connections, and what it left is not to reach the new system: they are ended, and
+//! the export is opened for it when they are gone.
+//!
 //! The order goes along to another process. A connection that is passed keeps its place here until that process has
 //! it, so that none behind it goes on here meanwhile; there all that were passed have their places, in the same order,
 //! before the first of them is gone on with.
@@ -26,6 +30,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
+
+/// What is [met](AttachedConnection::met) by one that has ended.
+const ENDED: u64 = u64::MAX;
 
 /// The connections of one server that may change their export, by the export's name, oldest first.
 #[derive(Debug, Default)]
@@ -60,6 +67,16 @@ impl AttachedConnection {
     fn is_replaced_by(&self, client: &str, by: Option<Reinstatement>) -> bool {
         let Some((old, new)) = self.reinstates.zip(by) else { return false };
         self.client == client && old.is_before(&new)
+    }
+
+    /// Has it take nothing more; what comes out is ready when it has ended.
+    fn end(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.replaced.store(true, Relaxed); // the demand is made behind it
+        drop(self.ask());
+        let mut met = self.met.subscribe();
+        async move {
+            let _ = met.wait_for(|met| *met == ENDED).await;
+        }
     }
 
     /// Asks it to settle; what comes out is ready when it has, or has ended.
@@ -161,6 +178,27 @@ impl Attachments {
         };
         (attached, Some(settled.boxed()))
     }
+
+    /// Has every connection of `client` take nothing more that is not of this `run` of its system; what comes out is
+    /// ready when they have ended.
+    pub(in crate::server) fn end_earlier_runs(
+        &self,
+        export: &str,
+        client: &str,
+        run: &[u8; 16],
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let by_export = self.by_export();
+        let earlier = |older: &&Arc<AttachedConnection>| {
+            older.client == client && older.reinstates.is_none_or(|one| one.id != *run)
+        };
+        let all = by_export.get(export).into_iter().flatten().filter(earlier);
+        let ended: Vec<_> = all.map(|older| older.end()).collect();
+        async move {
+            for ended in ended {
+                ended.await;
+            }
+        }
+    }
 }
 
 /// A connection's place in the order, up to its end.
@@ -187,7 +225,7 @@ impl Drop for Attached {
                 by_export.remove(&self.export);
             }
         }
-        self.own.met.send_replace(u64::MAX); // whoever waits holds no share of it
+        self.own.met.send_replace(ENDED); // whoever waits holds no share of it
     }
 }
 
@@ -244,6 +282,33 @@ mod tests {
         );
         let _new = attach("a", 1, 8);
         assert_eq!([ends(&old[2]), ends(&old[3]), ends(&old[4])], [true, false, false]);
+    }
+
+    #[test]
+    fn a_system_that_begins_waits_for_the_end_of_what_its_client_had_before_and_of_nothing_else() {
+        let all = Arc::default();
+        let attach = |client: &str, id: Option<u8>| {
+            let reinstates = id.map(|id| Reinstatement { id: [id; 16], number: 9 });
+            Attachments::attach(&all, "disk", client, reinstates, None).0
+        };
+        let mut old = vec![attach("a", Some(1)), attach("a", None)];
+        let others = [attach("a", Some(2)), attach("b", Some(1)), attach("b", None)];
+        let elsewhere = Attachments::attach(&all, "other", "a", None, None).0;
+        let mut ended = std::pin::pin!(all.end_earlier_runs("disk", "a", &[2; 16]));
+        while let Some(one) = old.pop() {
+            assert_eq!(ended.as_mut().now_or_never(), None, "one is there");
+            let told = demand(Some(&one)).now_or_never().unwrap();
+            assert!(told.is_to_end());
+            // It may have nothing under way: it is there until it has ended all the same.
+            told.meet();
+            assert_eq!(ended.as_mut().now_or_never(), None);
+        }
+        assert_eq!(ended.now_or_never(), Some(()));
+        for other in others.iter().chain([&elsewhere]) {
+            let told = demand(Some(other)).now_or_never();
+            assert!(told.is_none_or(|told| !told.is_to_end()));
+        }
+        assert_eq!(all.end_earlier_runs("no such", "a", &[2; 16]).now_or_never(), Some(()));
     }
 
     #[test]

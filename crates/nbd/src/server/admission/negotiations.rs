@@ -5,7 +5,8 @@
 //! came first of those gives its place up. Whoever uses an export keeps its place, and so does who
 //! waits for the server: a class that boots at nine is not thinned out because the server is busy.
 
-use crate::server::exports::{ExportSummary, Exports, Peer, Purpose, Session};
+use super::attachments::Attachments;
+use crate::server::exports::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use crate::server::sockets::stream::Watch;
 use async_trait::async_trait;
 use block::Result;
@@ -133,9 +134,11 @@ impl Drop for Negotiation<'_> {
     }
 }
 
-/// The exports as one negotiation sees them: while it waits for them the server does not wait for it.
+/// The exports as one negotiation sees them: while it waits for them the server does not wait for it, and whose
+/// system has begun finds none of its own connections there.
 pub(in crate::server) struct Attended<'a> {
     pub(in crate::server) exports: &'a dyn Exports,
+    pub(in crate::server) attachments: &'a Attachments,
     pub(in crate::server) negotiation: &'a Negotiation<'a>,
 }
 
@@ -150,8 +153,22 @@ impl Exports for Attended<'_> {
 
     async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         self.negotiation.serves(true);
+        if let (Purpose::Use, Some(run)) = (purpose, &peer.run) {
+            self.end_earlier_runs(name, peer, run).await;
+        }
         let opened = self.exports.open(name, peer, purpose).await;
         self.negotiation.serves(false);
         opened
+    }
+}
+
+impl Attended<'_> {
+    /// Ends what an earlier run of the client's system left at an export.
+    async fn end_earlier_runs(&self, name: &str, peer: &Peer, run: &[u8; 16]) {
+        // Connections are known by the canonical name. What cannot be opened is refused behind this.
+        let Ok(session) = self.exports.open(name, peer, Purpose::Info).await else { return };
+        let canonical = session.name().to_owned();
+        session.close(SessionEnding::Clean).await;
+        self.attachments.end_earlier_runs(&canonical, &peer.identity, run).await;
     }
 }

@@ -176,7 +176,8 @@ impl ConnectionSeat {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let exports = Attended { exports: &*self.state.exports, negotiation };
+        let (exports, attachments) = (&*self.state.exports, &*self.state.attachments);
+        let exports = Attended { exports, attachments, negotiation };
         handshake::negotiate(stream, &exports, &self.limits, peer, channel).await
     }
 

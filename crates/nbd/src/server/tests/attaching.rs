@@ -4,6 +4,7 @@ use super::rig::{Daemon, Prober, request};
 use crate::Address;
 use crate::codec::ReplyStyle;
 use crate::codec::constants::command;
+use crate::codec::constants::option_reply::ERR_INVALID;
 use crate::codec::option::{InfoRequest, OptionRequest, Reinstatement};
 use crate::server::{Rates, ServerLimits};
 use block::{Fault, Memory, Operation, ScriptedDevice};
@@ -36,17 +37,30 @@ async fn attach(daemon: &Daemon) -> Prober<Box<dyn Socket>> {
 
 /// The same for a connection that takes the place of others.
 async fn attach_in_place(daemon: &Daemon, number: u64) -> Prober<Box<dyn Socket>> {
+    let mut prober = greet(daemon).await;
+    say(&mut prober, &OptionRequest::Reinstate(Reinstatement { id: [7; 16], number })).await;
+    say(&mut prober, &go("disk")).await;
+    prober
+}
+
+/// A connection of this process by TCP that has chosen nothing yet.
+async fn greet(daemon: &Daemon) -> Prober<Box<dyn Socket>> {
     let Address::Tcp(_, port) = &daemon.address else { panic!("on TCP") };
     let stream = TcpStream::connect(("127.0.0.1", *port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut prober =
         Prober { stream: Box::new(stream) as Box<dyn Socket>, style: ReplyStyle::Simple };
     prober.greet().await;
-    let reinstate = OptionRequest::Reinstate(Reinstatement { id: [7; 16], number });
-    assert_eq!(prober.option(&reinstate).await, [(1, Vec::new())]);
-    let go = OptionRequest::Go(InfoRequest { name: "disk", wanted: vec![3] });
-    assert_eq!(prober.option(&go).await.last(), Some(&(1, Vec::new())));
     prober
+}
+
+fn go(name: &str) -> OptionRequest<'_> {
+    OptionRequest::Go(InfoRequest { name, wanted: vec![3] })
+}
+
+/// Sends an option that is acknowledged.
+async fn say(prober: &mut Prober<Box<dyn Socket>>, option: &OptionRequest<'_>) {
+    assert_eq!(prober.option(option).await.last(), Some(&(1, Vec::new())), "{option:?}");
 }
 
 fn slow() -> ServerLimits {
@@ -149,6 +163,73 @@ async fn what_the_network_brings_late_of_a_replaced_connection_is_not_taken() {
     // One that is in use beside them stays.
     write_and_flush(&mut beside, 3).await;
     assert_all(&device, 3);
+}
+
+#[tokio::test]
+async fn a_system_that_begins_anew_gets_the_export_when_its_old_connections_have_ended() {
+    let gated = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |operation| match operation {
+        Operation::Write(span) if span.len() == SIZE / 2 => Fault::Hold,
+        _ => Fault::None,
+    }));
+    let daemon = Daemon::of(true, ServerLimits::default(), Arc::clone(&gated)).await;
+    // One that keeps a device, and one that does not say what it is.
+    let (mut kept, mut plain) = (attach_in_place(&daemon, 1).await, attach(&daemon).await);
+    write_and_flush(&mut plain, 1).await;
+    kept.post(&request(command::WRITE, 0, 0, SIZE / 2), &[1; SIZE as usize / 2]).await;
+    gated.calls.until(|log| log.held == 1).await;
+    let mut new = greet(&daemon).await;
+    say(&mut new, &OptionRequest::Reinstate(Reinstatement { id: [8; 16], number: 1 })).await;
+    say(&mut new, &OptionRequest::InitialContact).await;
+    // By another name of the same export, and before the device has done what it was asked.
+    let wish = go("");
+    let mut opened = Box::pin(say(&mut new, &wish));
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut opened);
+    assert!(early.await.is_err(), "the old write would land behind new ones");
+    // The one that has nothing under way is over already: the network may bring what it likes of it.
+    post_writes(&mut plain, 1).await;
+    assert!(plain.is_closed().await);
+    gated.calls.release(1);
+    opened.await;
+    write_and_flush(&mut new, 2).await;
+    assert!(kept.is_closed().await);
+    assert_all(gated.inner(), 2);
+    // Those of the new system are not its earlier ones.
+    let mut beside = greet(&daemon).await;
+    say(&mut beside, &OptionRequest::Reinstate(Reinstatement { id: [8; 16], number: 1 })).await;
+    say(&mut beside, &OptionRequest::InitialContact).await;
+    say(&mut beside, &go("disk")).await;
+    write_and_flush(&mut new, 3).await;
+}
+
+#[tokio::test]
+async fn answers_that_an_old_system_does_not_take_hold_up_no_new_one() {
+    let hours = Duration::from_secs(36_000);
+    let limits = ServerLimits { stall_deadline: hours, ..ServerLimits::default() };
+    let daemon = Daemon::of(true, limits, Memory::new(SIZE)).await;
+    let mut old = attach(&daemon).await;
+    // More than the sockets hold.
+    for _ in 0..64 {
+        old.post(&request(command::READ, 0, 0, SIZE), &[]).await;
+    }
+    let mut new = greet(&daemon).await;
+    say(&mut new, &OptionRequest::Reinstate(Reinstatement { id: [8; 16], number: 1 })).await;
+    say(&mut new, &OptionRequest::InitialContact).await;
+    say(&mut new, &go("disk")).await;
+    write_and_flush(&mut new, 2).await;
+    let mut taken = Vec::new();
+    let _ = old.stream.read_to_end(&mut taken).await;
+    assert!((taken.len() as u64) < 64 * SIZE, "all was answered");
+}
+
+#[tokio::test]
+async fn whose_connections_are_over_has_to_say_which_are_not() {
+    let daemon = Daemon::of(true, ServerLimits::default(), Memory::new(SIZE)).await;
+    let mut old = attach(&daemon).await;
+    let mut new = greet(&daemon).await;
+    let answers = new.option(&OptionRequest::InitialContact).await;
+    assert_eq!(answers.last().unwrap().0, ERR_INVALID);
+    say(&mut new, &go("disk")).await;
+    write_and_flush(&mut old, 1).await;
 }
 
 #[tokio::test]

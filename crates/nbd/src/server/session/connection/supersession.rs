@@ -77,6 +77,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     pub(in crate::server) fn ask_to_settle(&mut self, demand: SettleRequest) {
         if demand.is_to_end() && !matches!(self.receiving, Receiving::Closed) {
             self.drop_what_is_left();
+            // Nobody is there to take them: a full socket must not hold up who takes its place.
+            self.engine.replies.clear();
         }
         self.supersession = Supersession::Open(Box::new(OpenQuestion {
             demand,

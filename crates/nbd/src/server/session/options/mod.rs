@@ -7,8 +7,10 @@
 //! | `export` | exports are listed, described and chosen |
 //! | `meta_context` | what block status tells of |
 //! | `reinstate` | which connections this one takes the place of |
+//! | `initial_contact` | that those of an earlier system are over |
 
 mod export;
+mod initial_contact;
 mod meta_context;
 mod reinstate;
 mod session;
@@ -57,7 +59,7 @@ pub(super) struct Negotiated<'a> {
     /// The export whose `base:allocation` was asked for.
     pub(super) allocation: Option<String>,
     pub(super) reinstates: Option<Reinstatement>,
-    /// The client, once it said that it keeps a device.
+    /// The client, once it said that it keeps a device, or that its system has begun.
     pub(super) keeper: Option<Peer>,
 }
 
