@@ -16,7 +16,7 @@ help:
 	@echo "make test-initiators   open-iscsi in a guest, set in 32 ways, while its server is killed (eight minutes)"
 	@echo "make test-iscsi-kills   the server killed under an iSCSI initiator that stays, ISCSI_KILLS=500 (half an hour)"
 	@echo "make test-vhost-user-kills   the server killed under a guest that counts, VHOST_USER_KILLS=500 with each QEMU (half an hour)"
-	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI; a classroom of thirty whose server is killed and lost (as root; a quarter of an hour)"
+	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI; a classroom of thirty whose server is killed and lost; machines whose power is cut (as root; twenty minutes)"
 	@echo "make test-medium   a USB key that starts PCs on their free blocks, by BIOS and UEFI, beside clean, dirty, full and suspended disks (as root; a quarter of an hour)"
 	@echo "make test-api    the HTTP API asked by its own document, thousands of times (five minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, classroom, diskless, initiator, netboot, owner, packaged, travel
+from . import LabError, classroom, diskless, initiator, netboot, owner, packaged, power, travel
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -448,7 +448,8 @@ ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_
                                                  netboot.more_blank_machines, diskless.diskless_root,
                                                  diskless.diskless_root_for_long, diskless.diskless_root_of_dracut,
                                                  diskless.diskless_root_taken_over, classroom.classroom,
-                                                 initiator.initiators, packaged.packaged, travel.hop)}
+                                                 initiator.initiators, packaged.packaged, power.power_cuts,
+                                                 travel.hop)}
 
 
 def run(name, server):

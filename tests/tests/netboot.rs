@@ -184,3 +184,18 @@ fn a_classroom_comes_to_its_login_while_its_server_is_killed_and_then_lost() {
     }
     println!("{facts}");
 }
+
+#[test]
+#[ignore = "three boots of two machines: make test-netboot"]
+fn machines_whose_power_is_cut_start_again_at_once_with_all_that_they_flushed() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare", "qemu-img");
+    let Some(facts) = scenario("power-cuts") else { return };
+    assert_eq!(facts["refused"], serde_json::json!([]), "none was told to ask again");
+    let machines = facts["machines"].as_object().unwrap();
+    assert_eq!(machines.keys().collect::<Vec<_>>(), ["cut-iscsi", "cut-nbd"], "{facts}");
+    for found in machines.values() {
+        assert_eq!(found["seconds"].as_array().unwrap().len(), 3, "{facts}");
+        assert_eq!(found["counted"].as_array().unwrap().len(), 3, "{facts}");
+    }
+    println!("{facts}");
+}
