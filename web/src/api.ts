@@ -210,6 +210,58 @@ export interface LineageNode extends LineageName {
   error: string | null;
 }
 
+/** What a guest waited for most of all. */
+export type BootWait = "queue" | "store" | "nearby" | "disk" | "none";
+
+export interface Boot {
+  disk: string;
+  client: string;
+  image: string;
+  began_seconds: number;
+  seconds: number;
+  state: "booting" | "done" | "left" | "too_long";
+  list_chunks: number | null;
+  listed_chunks: number;
+  other_chunks: number;
+  bytes: number;
+  waits: number;
+  waited: Record<Exclude<BootWait, "none">, number>;
+  now: BootWait | null;
+}
+
+export interface StormSummary {
+  storm: number;
+  began: number;
+  seconds: number;
+  over: boolean;
+  watched: number;
+  unwatched: number;
+}
+
+export interface Boots {
+  booting: number;
+  waits: Record<BootWait, number>;
+  boots: Boot[];
+  storms: StormSummary[];
+}
+
+export interface StormMoment {
+  at: number;
+  waits: Record<BootWait, number>;
+  stored_bytes: number;
+}
+
+export interface RecordedBoot extends Boot {
+  first_moment: number;
+  /** A letter for each moment from the first on. */
+  lane: string;
+}
+
+export interface Storm extends StormSummary {
+  moments: StormMoment[];
+  boots: RecordedBoot[];
+}
+
 /** Asks for a list; fails with the server's own words. */
 export async function ask<T>(path: string): Promise<T> {
   const answer = await token.fetch(path);

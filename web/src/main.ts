@@ -2,6 +2,7 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
+import { BootsPage } from "./boots.ts";
 import { DisksPage } from "./disks.ts";
 import { h, mark, say } from "./dom.ts";
 import { count, duration } from "./format.ts";
@@ -18,6 +19,7 @@ const PAGES: Record<string, () => Page> = {
   disks: () => new DisksPage(),
   images: () => new ImagesPage(),
   machines: () => new MachinesPage(),
+  boots: () => new BootsPage(),
 };
 
 const live = new Live();
@@ -34,6 +36,7 @@ for (const [name, title] of Object.entries({
   disks: "Disks",
   images: "Images",
   machines: "Machines",
+  boots: "Boots",
 })) {
   const link = h("a", { href: `#${name}` }, title);
   links.set(name, link);
@@ -163,7 +166,7 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target instanceof HTMLInputElement;
   if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const at = ["1", "2", "3", "4"].indexOf(event.key);
+  const at = ["1", "2", "3", "4", "5"].indexOf(event.key);
   if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
   else if (event.key === "/" && shown?.search) {
     event.preventDefault();

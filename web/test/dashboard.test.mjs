@@ -276,6 +276,61 @@ test("Machines has those that wait first, and tells how to give them a disk", as
   await close(page);
 });
 
+test("Boots shows who boots and what it waits for, and keeps the storm", async () => {
+  const page = await open("boots");
+  const names = ["desk-11", "desk-12", "desk-13"];
+  names.forEach((name, at) => lab.client(name, office(at + 11, 2000), 25));
+  for (const name of names) await page.getByRole("link", { name, exact: true }).waitFor();
+  // What it waits for, how far it is and where from: of a real guest, whatever these are at this moment.
+  const row = page.locator(".rows tbody tr", { has: page.getByRole("link", { name: "desk-12", exact: true }) });
+  await row.filter({ hasText: /store|turn|nearby|disk|nothing/ }).waitFor();
+  await row.filter({ hasText: /[MK]iB/ }).waitFor();
+  await row.filter({ hasText: "debian:1" }).waitFor();
+  await page.waitForFunction(() => Number(document.querySelector(".booting .big").textContent) >= 3);
+  await page.getByRole("img", { name: /store \d+, turn \d+, nearby \d+, disk \d+, nothing \d+/ }).waitFor();
+  await page.getByRole("searchbox").fill("desk-13");
+  await page.getByRole("link", { name: "desk-12", exact: true }).waitFor({ state: "detached" });
+  await page.getByRole("searchbox").fill("");
+
+  const storm = page.locator(".storms a").first();
+  await storm.filter({ hasText: "going on" }).waitFor();
+  await storm.focus();
+  await page.keyboard.press("Enter");
+  const pane = page.getByRole("complementary", { name: "Boot storm" });
+  await pane.getByRole("heading", { name: /^Storm of \d+ boots$/ }).waitFor();
+  const picture = pane.getByRole("img", { name: /boots in \d+ moments?, a lane each/ });
+  await picture.waitFor();
+  const drawn = () =>
+    picture.evaluate((canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return data.some((value) => value !== 0);
+    });
+  await until("the lanes", drawn);
+  const reading = () =>
+    picture.evaluate((canvas) => {
+      const { left, bottom } = canvas.getBoundingClientRect();
+      canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: left + 2, clientY: bottom - 2 }));
+      return document.querySelector(".storm .cell").textContent;
+    });
+  await until("a lane is told", async () => /^desk-\d+ (waits for|does not boot)/.test(await reading()));
+  for (const wait of ["store", "turn", "nearby", "disk", "nothing"])
+    await pane.getByRole("rowheader", { name: new RegExp(`^${wait}`) }).waitFor();
+  // The guests have read all that they ever read: the storm is over, and stays.
+  await storm.filter({ hasText: /\d\.\d s$/ }).waitFor();
+  await pane.getByText(/^over after/).waitFor();
+  await page.getByText("Nobody boots now.").waitFor();
+  await page.keyboard.press("Escape");
+  await pane.waitFor({ state: "hidden" });
+  assert.equal(await page.evaluate(() => document.activeElement.closest(".storms") !== null), true);
+  await page.keyboard.press("1");
+  await page.keyboard.press("5");
+  await storm.waitFor();
+  await page.goto(`${lab.url}/#boots/99`);
+  await page.getByText("boot storm 99 is not kept").waitFor();
+  page.wrong = page.wrong.filter((wrong) => !wrong.includes("404"));
+  await close(page);
+});
+
 test("a first visit is small, asks no other host, and a second one is smaller", async () => {
   const page = await open("now");
   const network = await page.context().newCDPSession(page);
@@ -303,6 +358,9 @@ test("every answer is what openapi.json says", async () => {
   const told = await get(`${lab.url}/api/v1/openapi.json`);
   const document = new Document(JSON.parse(told.text));
   assert.deepEqual(document.loose(), []);
+  // Somebody boots.
+  lab.client("desk-14", office(14, 2000), 25);
+  await until("a boot", async () => JSON.parse((await get(`${lab.url}/api/v1/boots`)).text).booting > 0);
   const asked = async (path, name, status = 200, headers = {}) => {
     const answer = await get(`${lab.url}${path}`, headers);
     assert.equal(answer.status, status, path);
@@ -317,6 +375,10 @@ test("every answer is what openapi.json says", async () => {
     await asked(path, "Problem", 403, { "sec-fetch-site": "cross-site" });
   }
   await asked("/api/v1/live?disks=yes", "Problem", 400);
+  const { storms } = JSON.parse((await get(`${lab.url}/api/v1/boots`)).text);
+  await asked(`/api/v1/boots/${storms[0].storm}`, "Storm");
+  await asked("/api/v1/boots/99", "Problem", 404);
+  await asked("/api/v1/boots/first", "Problem", 400);
   // What a token has done, each by the schema that its operation names.
   const token = lab.run("token", "create", "web", "--admin").trim();
   for (const [method, path, names, body] of [
@@ -473,18 +535,24 @@ test("a name that was rebound to this machine reads nothing", async () => {
 
 test("nothing keeps people out: axe finds no fault on any page", async () => {
   lab.machines();
+  lab.client("desk-15", office(15, 2000), 25);
+  const storms = async () => JSON.parse((await get(`${lab.url}/api/v1/boots`)).text).storms;
+  const [{ storm }] = await until("a storm", async () => (await storms()).length > 0 && storms());
   for (const [options, hashes] of [
-    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1", "machines"]],
-    [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3"]],
+    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1", "machines", "boots"]],
+    [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3", "boots/STORM"]],
     [
       { viewport: { width: 390, height: 844 }, hasTouch: true },
-      ["now", "disks/desk-3", "images/debian%3A1", "machines/lab-1"],
+      ["now", "disks/desk-3", "images/debian%3A1", "machines/lab-1", "boots/STORM"],
     ],
   ]) {
     const page = await open("now", options);
-    for (const hash of hashes) {
+    for (const name of hashes) {
+      const hash = name.replace("STORM", storm);
       await page.goto(`${lab.url}/#${hash}`);
-      await page.waitForSelector(hash === "now" ? ".figure dd" : ".rows tbody th a");
+      const there = { now: ".figure dd", boots: ".storms a" }[hash.split("/")[0]] ?? ".rows tbody th a";
+      await page.waitForSelector(there);
+      if (hash.startsWith("boots/")) await page.locator(".storm tbody tr").first().waitFor();
       if (hash.startsWith("images/")) {
         await page.locator(".lineage > summary").click();
         await page.locator(".tree li").first().waitFor();
@@ -520,6 +588,7 @@ test("all is reached by the keyboard", async () => {
   for (const [key, title] of [
     ["2", "Disks"],
     ["3", "Images"],
+    ["5", "Boots"],
     ["1", "Now"],
   ]) {
     await page.keyboard.press(key);

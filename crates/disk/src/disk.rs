@@ -2,6 +2,7 @@
 
 use crate::changes::WholeChanges;
 use crate::fence::{self, Tenure};
+use crate::guest_waits::GuestWaits;
 use crate::health::{DiskHealth, RoomProbe, Strained, WaitKind};
 use crate::lease::Lease;
 use crate::maplog::Failure;
@@ -55,6 +56,8 @@ pub struct Disk {
     read: AtomicU64,
     written: AtomicU64,
     strained: Strained,
+    /// What its guest waits for.
+    waits: Arc<GuestWaits>,
     space: Arc<HomeSpace>,
     /// That of its record, which no change of an open disk touches: each write asks for it.
     mode: Mode,
@@ -133,7 +136,8 @@ impl Disk {
                 return Err(error.context(format!("disk {name:?}")));
             }
         };
-        let image = Arc::new(Image::through(&loader, base));
+        let waits = Arc::<GuestWaits>::default();
+        let image = Arc::new(Image::for_guest(&loader, base, Arc::clone(&waits)));
         let base = Arc::clone(&image);
         let shadow =
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
@@ -163,6 +167,7 @@ impl Disk {
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
             strained,
+            waits,
             space: terms.space,
             mode,
             rounds: PublishRounds::default(),
@@ -374,7 +379,8 @@ impl Disk {
     /// Opens a manifest and the device that shows it.
     pub(crate) async fn image(&self, id: &ManifestId) -> Result<(Arc<Manifest>, Arc<Image>)> {
         let manifest = self.store.manifest(id).await?;
-        let image = Image::through(&self.loader, Arc::clone(&manifest));
+        let waits = Arc::clone(&self.waits);
+        let image = Image::for_guest(&self.loader, Arc::clone(&manifest), waits);
         Ok((manifest, Arc::new(image)))
     }
 
@@ -588,14 +594,14 @@ impl Device for Disk {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let _wait = self.strained.begin(WaitKind::Read);
+        let _waits = (self.strained.begin(WaitKind::Read), self.waits.request());
         self.layer().device().read(span, buf).await?;
         self.read.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(WaitKind::of(durability));
+        let _waits = (self.strained.begin(WaitKind::of(durability)), self.waits.request());
         let written = self.layer().device().write(span, data, durability).await;
         written.inspect_err(|error| self.strained.failed(error))?;
         self.written.fetch_add(span.len(), Ordering::Relaxed);
@@ -603,20 +609,20 @@ impl Device for Disk {
     }
 
     async fn flush(&self) -> Result<()> {
-        let _wait = self.strained.begin(WaitKind::Flush);
+        let _waits = (self.strained.begin(WaitKind::Flush), self.waits.request());
         let flushed = self.layer().device().flush().await;
         flushed.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(WaitKind::of(durability));
+        let _waits = (self.strained.begin(WaitKind::of(durability)), self.waits.request());
         let discarded = self.layer().device().discard(span, durability).await;
         discarded.inspect_err(|error| self.strained.failed(error))?;
         self.written_through().await
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        let _wait = self.strained.begin(WaitKind::of(durability));
+        let _waits = (self.strained.begin(WaitKind::of(durability)), self.waits.request());
         let zeroed = self.layer().device().zero(span, mode, durability).await;
         zeroed.inspect_err(|error| self.strained.failed(error))?;
         self.written_through().await

@@ -1,8 +1,9 @@
 //! A manifest as a read-only device.
 
-use crate::BootTrace;
 use crate::chunk_map::BlockPlace;
+use crate::guest_waits::{GuestWaits, WaitCause};
 use crate::loads::{ChunkLoad, LoadLine, LoadOptions, Loader, Urgency};
+use crate::{BootProgress, BootTrace};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
@@ -39,8 +40,32 @@ pub struct Image {
     streams: ReadAhead,
     /// Chunks that are being fetched ahead; they end with the image.
     ahead: Mutex<JoinSet<()>>,
-    /// What is read, while a boot is recorded.
-    touches: ArcSwapOption<BootTrace>,
+    /// Who wants to know what is read; none when there is nobody.
+    notes: ArcSwapOption<ReadNotes>,
+}
+
+/// Who wants to know what is read of an image.
+#[derive(Clone, Default)]
+struct ReadNotes {
+    /// While a boot is recorded.
+    trace: Option<Arc<BootTrace>>,
+    /// While a boot is watched.
+    progress: Option<Arc<BootProgress>>,
+}
+
+impl ReadNotes {
+    fn is_empty(&self) -> bool {
+        self.trace.is_none() && self.progress.is_none()
+    }
+
+    fn note(&self, piece: &Piece, at: &ChunkRef, skip: u32) {
+        if let Some(trace) = &self.trace {
+            trace.note(piece.span.offset().saturating_sub(skip.into()), &at.id, at.len);
+        }
+        if let Some(progress) = &self.progress {
+            progress.note(&at.id, at.len);
+        }
+    }
 }
 
 struct ImageSource {
@@ -150,13 +175,22 @@ impl Image {
     /// The image that `manifest` describes; its chunks come through `loader`, in turns with those
     /// of its other images.
     pub fn through(loader: &Arc<Loader>, manifest: Arc<Manifest>) -> Self {
-        let line = loader.line();
+        Self::for_guest(loader, manifest, Arc::default())
+    }
+
+    /// The same, for a guest whose waits are counted.
+    pub(crate) fn for_guest(
+        loader: &Arc<Loader>,
+        manifest: Arc<Manifest>,
+        waits: Arc<GuestWaits>,
+    ) -> Self {
+        let line = loader.line(waits);
         let most = line.options().ahead.min(line.cache().capacity() / SHARE_AHEAD);
         Self {
             source: Arc::new(ImageSource { manifest, line }),
             streams: ReadAhead::new(most),
             ahead: Mutex::new(JoinSet::new()),
-            touches: ArcSwapOption::empty(),
+            notes: ArcSwapOption::empty(),
         }
     }
 
@@ -180,18 +214,48 @@ impl Image {
     /// # Errors
     /// [`Unsupported`](block::ErrorKind::Unsupported) for an image above 1 TiB.
     pub fn record(&self, limit: usize) -> Result<Option<Arc<BootTrace>>> {
-        if self.touches.load().is_some() {
+        let is_recorded = |notes: &Option<Arc<ReadNotes>>| {
+            notes.as_ref().is_some_and(|notes| notes.trace.is_some()) //
+        };
+        if is_recorded(&self.notes.load()) {
             return Ok(None);
         }
         let touches = Arc::new(BootTrace::new(self.size(), limit)?);
-        let before =
-            self.touches.compare_and_swap(&None::<Arc<BootTrace>>, Some(Arc::clone(&touches)));
-        Ok(before.is_none().then_some(touches))
+        let before = self.change_notes(|notes| {
+            notes.trace.get_or_insert_with(|| Arc::clone(&touches));
+        });
+        Ok((!is_recorded(&before)).then_some(touches))
     }
 
     /// Notes nothing more.
     pub fn stop_recording(&self) {
-        self.touches.store(None);
+        self.change_notes(|notes| notes.trace = None);
+    }
+
+    /// Begins to note how much a guest reads; instead of anything that did before.
+    pub fn watch(&self, progress: &Arc<BootProgress>) {
+        self.change_notes(|notes| notes.progress = Some(Arc::clone(progress)));
+    }
+
+    /// Notes no more how much a guest reads, if it is noted there.
+    pub fn stop_watching(&self, progress: &Arc<BootProgress>) {
+        self.change_notes(|notes| {
+            notes.progress.take_if(|noted| Arc::ptr_eq(noted, progress));
+        });
+    }
+
+    /// What its guest waits for.
+    pub fn waits(&self) -> &Arc<GuestWaits> {
+        self.source.line.waits()
+    }
+
+    /// Changes who wants to know what is read; gives who did before.
+    fn change_notes(&self, change: impl Fn(&mut ReadNotes)) -> Option<Arc<ReadNotes>> {
+        self.notes.rcu(|now| {
+            let mut notes = now.as_deref().cloned().unwrap_or_default();
+            change(&mut notes);
+            (!notes.is_empty()).then(|| Arc::new(notes))
+        })
     }
 
     /// Loads the chunks of a boot list into the cache, `budget` bytes at the most; returns how many
@@ -227,12 +291,6 @@ impl Image {
         while ahead.try_join_next().is_some() {}
         if ahead.len() < most {
             ahead.spawn(task);
-        }
-    }
-
-    fn note(&self, touches: Option<&BootTrace>, piece: &Piece, at: &ChunkRef, skip: u32) {
-        if let Some(touches) = touches {
-            touches.note(piece.span.offset().saturating_sub(skip.into()), &at.id, at.len);
         }
     }
 
@@ -312,7 +370,7 @@ impl Device for Image {
             return Ok(Attempt::WouldWait);
         }
         let mut all = true;
-        let touches = self.touches.load();
+        let notes = self.notes.load();
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
             match piece.content {
                 Content::Hole => sink.room(piece.span.len() as usize).fill(0),
@@ -323,7 +381,9 @@ impl Device for Image {
                         chunk.advance(skip as usize);
                         chunk.truncate(len);
                         sink.share(chunk, whole);
-                        self.note(touches.as_deref(), &piece, &at, skip);
+                        if let Some(notes) = notes.as_deref() {
+                            notes.note(&piece, &at, skip);
+                        }
                     }
                     None => {
                         all = false;
@@ -346,11 +406,14 @@ impl Device for Image {
                 source.bring(span).await;
             });
         }
-        let pieces = self.source.manifest.pieces(span).await?;
-        if let Some(touches) = &*self.touches.load() {
+        let pieces = {
+            let _map = self.waits().chunk(WaitCause::Store);
+            self.source.manifest.pieces(span).await?
+        };
+        if let Some(notes) = &*self.notes.load() {
             for piece in &pieces {
                 if let Content::Chunk { at, skip } = piece.content {
-                    self.note(Some(touches), piece, &at, skip);
+                    notes.note(piece, &at, skip);
                 }
             }
         }

@@ -39,6 +39,7 @@
 //! | `disk` | [`Disk`], an open one |
 //! | `overlay` | [`Room`], private blocks that lie elsewhere than in the home |
 //! | `health` | whether a disk is short of room or slow, and the store slow |
+//! | `guest_waits` | [`GuestWaits`], what a guest waits for, and for how long |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `changes` | changes of a disk as a whole: one at a time, and who makes way |
 //! | `snapshot` | snapshot, commit, roll back |
@@ -50,12 +51,14 @@
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
 //! | `boot_trace` | [`BootTrace`], what a boot reads of an image |
+//! | `boot_progress` | [`BootProgress`], how much of a boot list a guest has read |
 //! | `compare` | where two manifests differ |
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
 
 mod attach;
 mod blockmap;
+mod boot_progress;
 mod boot_trace;
 mod changes;
 mod chunk_map;
@@ -66,6 +69,7 @@ mod disk;
 mod disks;
 mod drawing;
 mod fence;
+mod guest_waits;
 mod health;
 mod home;
 mod image;
@@ -96,12 +100,14 @@ mod write_back;
 mod write_through;
 
 pub use attach::{Attachment, Ending, PassedAttachment};
+pub use boot_progress::{BootProgress, ListedChunks, ReadSoFar};
 pub use boot_trace::BootTrace;
 pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use drawing::{ClosedDisk, DiskLayers, IsKept};
 pub use fence::holder;
+pub use guest_waits::{GuestWaits, WaitCause, WaitReading};
 pub use health::{DiskHealth, RoomProbe, Slow};
 pub use image::{BootCopyLoad, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};

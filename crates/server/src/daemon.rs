@@ -239,14 +239,12 @@ impl Daemon {
         let fronts = Fronts { iscsi, vhost_user, unserved: Unserved::default() };
         let (orders, ordered) = mpsc::unbounded_channel();
         let (stop, others) = (Switch::new(), JoinSet::new());
-        let porter = porter(home, &config, &engine, boots);
-        let peers = match &porter {
-            Some(porter) => PeerPort::open(home, &config, &engine, porter).await,
-            None => None,
-        };
+        let porter = porter(home, &config, &engine, Arc::clone(&boots));
+        let peers = PeerPort::open(home, &config, &engine, porter.as_deref()).await;
         let running = Arc::new(RunningServer {
             home: home.clone(),
             engine: Arc::clone(&engine),
+            boots,
             nbd,
             looks,
             iscsi: fronts.iscsi.as_ref().map(iscsi::Front::server),

@@ -9,6 +9,7 @@ use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::{Attachment, Mode, PassedAttachment};
 use engine::Engine;
 use engine::boots::Boots;
+use engine::boots::storms::{BootingGuest, WatchedBoot};
 use engine::open::DiskHandle;
 use nbd::server::PassedUse;
 use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
@@ -52,11 +53,16 @@ impl HomeExports {
             Purpose::Resume => Some(attach(&held, peer, None).await?),
             Purpose::Info | Purpose::Look => None,
         };
-        // A guest that another process served until now boots no more.
-        if let (Purpose::Use, Some(image)) = (purpose, held.disk().pristine_base()) {
-            self.boots.begin(image);
-        }
         let info = held.info();
+        // A guest that another process served until now boots no more.
+        let boot = match (purpose, held.disk().pristine_base()) {
+            (Purpose::Use, Some(image)) => {
+                let (client, version) = (peer.identity.clone(), info.image.to_string());
+                let guest = BootingGuest { disk: name.to_owned(), client, image: version };
+                self.boots.begin(guest, image)
+            }
+            _ => None,
+        };
         let away = if held.is_away() { ", private blocks borrowed" } else { "" };
         let description = format!("disk on {}, {}{away}", info.image, info.mode);
         let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;
@@ -69,6 +75,7 @@ impl HomeExports {
             content: held.disk().content(),
             is_written_through: info.mode == Mode::WriteThrough,
             attachment,
+            _boot: boot,
             _held: held,
         }))
     }
@@ -204,6 +211,8 @@ struct DiskSession {
     content: u64,
     is_written_through: bool,
     attachment: Option<Attachment>,
+    /// Its guest boots, until it is over.
+    _boot: Option<WatchedBoot>,
     _held: DiskHandle,
 }
 

@@ -38,14 +38,15 @@ pub(crate) struct PeerPort {
 }
 
 impl PeerPort {
-    /// Answers nobody yet, and has `porter` tell of peers. What is in the way of that is in the log: that the disks can
+    /// Answers nobody yet, and has `porter`, if there is one, tell of peers. What is in the way of that is in the log: that the disks can
     /// be used is more important.
     pub(crate) async fn open(
         home: &Home,
         config: &Config,
         engine: &Arc<Engine>,
-        porter: &Porter,
+        porter: Option<&Porter>,
     ) -> Option<Self> {
+        let porter = porter?;
         let attach = config.attach.as_ref().filter(|attach| attach.peers)?;
         let opened = Self::try_open(home, config, attach, engine, porter).await;
         opened.inspect_err(|e| tracing::error!(error = e.message(), "there are no peers")).ok()

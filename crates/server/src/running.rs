@@ -10,6 +10,7 @@ use super::trouble;
 use crate::api::{Draining, Reloaded};
 use agent::Porter;
 use block::{Error, Result};
+use engine::boots::Boots;
 use engine::{Engine, Home};
 use gateway::Gateway;
 use nbd::Server;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 pub(crate) struct RunningServer {
     pub(crate) home: Home,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) boots: Arc<Boots>,
     pub(crate) nbd: Server,
     /// Those who look at exports.
     pub(crate) looks: Looks,

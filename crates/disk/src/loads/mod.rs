@@ -13,6 +13,7 @@ mod reach;
 
 pub(crate) use queue::Urgency;
 
+use crate::guest_waits::{GuestWaits, WaitCause, WaitingChunk};
 use crate::health::{Slow, SlowBound, WaitKind, Waits};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -21,10 +22,12 @@ use fair::FlowId;
 use lookaside::{ReadOrder, Sources};
 use parking_lot::Mutex;
 use queue::{LoadQueue, QueuePosition};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::{ChunkRef, Store};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// How a [`Loader`] goes about it.
@@ -128,15 +131,15 @@ impl Loader {
         self.sources.as_ref().is_some_and(|sources| sources.prefers(at))
     }
 
-    /// A line of one disk's own.
-    pub(crate) fn line(self: &Arc<Self>) -> LoadLine {
+    /// A line of one disk's own, whose guest's waits are counted.
+    pub(crate) fn line(self: &Arc<Self>, waits: Arc<GuestWaits>) -> LoadLine {
         let flow = self.flows.fetch_add(1, Ordering::Relaxed);
-        LoadLine { loader: Arc::clone(self), flow }
+        LoadLine { loader: Arc::clone(self), flow, waits }
     }
 
     /// A line for chunks that are read for others, not for a disk of this machine.
     pub fn chunk_line(self: &Arc<Self>) -> ChunkLine {
-        ChunkLine(self.line())
+        ChunkLine(self.line(Arc::default()))
     }
 
     /// Where chunks come from.
@@ -159,6 +162,7 @@ impl Loader {
 pub(crate) struct LoadLine {
     loader: Arc<Loader>,
     flow: FlowId,
+    waits: Arc<GuestWaits>,
 }
 
 impl Drop for LoadLine {
@@ -174,6 +178,10 @@ impl LoadLine {
 
     pub(crate) fn options(&self) -> &LoadOptions {
         self.loader.options()
+    }
+
+    pub(crate) fn waits(&self) -> &Arc<GuestWaits> {
+        &self.waits
     }
 
     /// Loads of several chunks, in their order. Those that are not held get into the line together,
@@ -225,9 +233,13 @@ impl LoadLine {
         urgency: Urgency,
         copy: bool,
         want: Option<Want<'_>>,
+        waiting: Option<&WaitingChunk<'_>>,
     ) -> Result<Bytes> {
+        let now = |cause| waiting.inspect(|waiting| waiting.now(cause));
+        now(WaitCause::Queue);
         let want = want.unwrap_or_else(|| self.join(at, urgency));
         want.turn().await;
+        now(WaitCause::Store);
         let waits = self.loader.waits.begin(WaitKind::Read);
         // In a box, made when it is its turn: hundreds may wait, and what a read of the store
         // takes is some ten thousand bytes.
@@ -289,20 +301,25 @@ impl ChunkLoad<'_> {
         let Self { at, urgency, copy, want, .. } = self;
         // Those who share a load have a place in the line as well, so that the most urgent counts.
         let want = want.or_else(|| (!loader.goes_elsewhere(&at)).then(|| line.join(&at, urgency)));
+        let first = if want.is_some() { WaitCause::Queue } else { WaitCause::Nearby };
+        let waiting = (urgency == Urgency::Demand).then(|| line.waits.chunk(first));
+        let (waiting, gate) = (waiting.as_ref(), want.as_ref().map(|want| &want.place.gate));
+        let gate = gate.filter(|_| waiting.is_some()).map(Arc::clone);
         let load = async {
             let Some(sources) = &loader.sources else {
-                return line.ask_store(&at, urgency, copy, want).await;
+                return line.ask_store(&at, urgency, copy, want, waiting).await;
             };
             let order = if want.is_some() { ReadOrder::StoreFirst } else { ReadOrder::Cheapest };
             let urgent = match urgency {
                 Urgency::Demand => lookaside::Urgency::Demand,
                 Urgency::Ahead | Urgency::Boot => lookaside::Urgency::Background,
             };
-            let store = || line.ask_store(&at, urgency, copy, want);
+            let store = || line.ask_store(&at, urgency, copy, want, waiting);
             Box::pin(sources.read(&at, order, urgent, store)).await
         };
         if loader.options.share {
-            return cache.get_or_load(key, load).await;
+            let shared = std::pin::pin!(cache.get_or_load(key, load));
+            return until_turn(shared, gate, waiting).await;
         }
         let chunk = load.await?;
         cache.get_or_load(key, std::future::ready(Ok(chunk))).await
@@ -322,6 +339,23 @@ impl ChunkLoad<'_> {
             }
         }
     }
+}
+
+/// Waits for a load that somebody else may be doing: who does is told by the `gate` when it is the chunk's turn.
+async fn until_turn<T>(
+    mut load: Pin<&mut impl Future<Output = T>>,
+    gate: Option<Arc<Semaphore>>,
+    waiting: Option<&WaitingChunk<'_>>,
+) -> T {
+    if let (Some(gate), Some(waiting)) = (gate, waiting) {
+        tokio::select! {
+            biased;
+            loaded = &mut load => return loaded,
+            // It is closed then.
+            _ = gate.acquire() => waiting.now(WaitCause::Store),
+        }
+    }
+    load.await
 }
 
 /// A place in the line, until it is dropped.
@@ -396,7 +430,7 @@ mod tests {
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let config = cache::Config { capacity: 1 << 20, policy: cache::PolicyKind::Lru, seed: 1 };
         let cache = Arc::new(Cache::new(config));
-        Loader::new(store, cache, LoadOptions::default()).line()
+        Loader::new(store, cache, LoadOptions::default()).line(Arc::default())
     }
 
     fn chunk() -> ChunkRef {

@@ -10,18 +10,22 @@
 //! | [`given`] | lists of somebody's own: given, and not recorded |
 //! | `recording` | what a boot reads, and when it is over |
 //! | `loading` | what a list names comes into the cache ahead of the guest |
+//! | [`storms`] | boots watched: how far each is, and what it waits for |
 
 mod copy;
 pub mod given;
 pub mod list;
 mod loading;
 mod recording;
+pub mod storms;
 
+use self::storms::views::{BootsView, StormView};
+use self::storms::{BegunBoot, BootingGuest, SharedList, Storms, WatchedBoot};
 use crate::Engine;
-use crate::config;
-use block::Result;
+use crate::{config, world};
+use block::{Error, Result};
 use copy::Copying;
-use disk::{BootTrace, Image};
+use disk::{BootProgress, BootTrace, Image, ListedChunks};
 use loading::{Loading, bring};
 use parking_lot::Mutex;
 use recording::{MOST, Recording, keep, watch};
@@ -55,6 +59,7 @@ pub struct Boots {
     /// What is loaded of images that are about to be used.
     expected: Mutex<HashMap<ManifestId, Loading>>,
     copying: Arc<Copying>,
+    storms: Arc<Storms>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -71,7 +76,8 @@ impl Boots {
     /// Nothing boots yet.
     pub fn new(engine: Arc<Engine>, helps: BootHelps) -> Self {
         let (busy, copying, tasks) = (Arc::default(), Arc::default(), Mutex::default());
-        Self { engine, helps, busy, expected: Mutex::default(), copying, tasks }
+        let storms = Arc::new(Storms::new(world::system().clock));
+        Self { engine, helps, busy, expected: Mutex::default(), copying, storms, tasks }
     }
 
     /// A client is about to use an image, or a disk that shows it: its list is loaded now, ahead of the
@@ -92,8 +98,42 @@ impl Boots {
         });
     }
 
-    /// A client begins to use an image, or a disk that shows it.
-    pub fn begin(&self, image: Arc<Image>) {
+    /// A client begins to use a disk that shows an image. It is watched until what is returned is dropped, at the
+    /// most; not when too many are.
+    pub fn begin(&self, guest: BootingGuest, image: Arc<Image>) -> Option<WatchedBoot> {
+        self.help(Arc::clone(&image));
+        let id = image.manifest().id();
+        let BegunBoot { boot, is_first, list, progress } = self.storms.begin(guest, image);
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        if is_first {
+            let engine = Arc::clone(&self.engine);
+            let stored_bytes = move || engine.store.counters().stored_bytes_read;
+            tasks.spawn(Arc::clone(&self.storms).follow(stored_bytes));
+        }
+        if boot.is_some() && self.helps.lists {
+            tasks.spawn(compare_with_list(Arc::clone(&self.engine), id, list, progress));
+        }
+        boot
+    }
+
+    /// Who boots now, at most so many; and which storms are kept.
+    pub fn now(&self, most: usize) -> BootsView {
+        self.storms.now(most)
+    }
+
+    /// The recording of a storm.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when it is not kept.
+    pub fn storm(&self, number: u64) -> Result<StormView> {
+        self.storms.storm(number).ok_or_else(|| {
+            Error::not_found(format!("boot storm {number} is not kept: only the last few are"))
+        })
+    }
+
+    /// What is done for a boot: its list is loaded, and what it reads recorded.
+    fn help(&self, image: Arc<Image>) {
         let id = image.manifest().id();
         if !self.helps.lists || !self.busy.lock().insert(id) {
             return;
@@ -122,6 +162,30 @@ impl Boots {
                 }
             }
         });
+    }
+}
+
+/// Has a boot compared with the list of its image, which all boots of a storm share.
+async fn compare_with_list(
+    engine: Arc<Engine>,
+    id: ManifestId,
+    list: Arc<SharedList>,
+    progress: Arc<BootProgress>,
+) {
+    let look_up = async {
+        for record in versions(&engine, id).await? {
+            if let Some(chunks) = list::of(&engine.store, &record).await? {
+                return Ok(Some(Arc::new(ListedChunks::new(&chunks))));
+            }
+        }
+        Ok::<_, Error>(None)
+    };
+    match list.get(look_up).await {
+        Ok(Some(chunks)) => progress.follow(chunks),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::debug!(error = error.message(), "a boot is not compared with its list");
+        }
     }
 }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A boot is over when nothing new was read for this long.
-const QUIET: Duration = Duration::from_secs(8);
+pub(super) const QUIET: Duration = Duration::from_secs(8);
 /// … or when it took this long.
-const LONGEST: Duration = Duration::from_secs(300);
+pub(super) const LONGEST: Duration = Duration::from_secs(300);
 /// How often it is looked at.
 const TICK: Duration = Duration::from_millis(500);
 /// What reads more chunks than this (about 512 MiB) is not a boot but a copy: nothing is kept of it.
 pub(super) const MOST: usize = 8192;
 /// What reads fewer is not worth a list.
-const FEWEST: usize = 16;
+pub(super) const FEWEST: usize = 16;
 
 /// An image whose reads are recorded, or would be.
 pub(super) struct Recording(pub(super) Arc<Image>);

@@ -10,6 +10,7 @@
 //! | [`reading`] | counters read at two moments, and what lies between |
 //! | [`rows`] | disks and images in use, of which watchers hear what changed |
 //! | [`lists`] | all disks and images, read at most so often |
+//! | [`boots`] | who boots now, and the last boot storms |
 //! | [`maps`] | where the bytes of a disk are, drawn for whoever watches |
 //! | [`kept`] | answers that take a while to make, kept |
 //! | [`assets`] | the page's own files |
@@ -18,6 +19,7 @@
 //! [`routes`], and both in `openapi.json`, which `web/test` holds every real answer to.
 
 mod assets;
+mod boots;
 mod guard;
 mod kept;
 mod lists;

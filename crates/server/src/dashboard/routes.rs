@@ -1,6 +1,7 @@
 //! What is answered where.
 
 use super::assets;
+use super::boots::ToldBoots;
 use super::lists::Lists;
 use super::maps::Maps;
 use super::sampler::{Sampler, Watcher};
@@ -32,6 +33,7 @@ pub(crate) struct Dashboard {
     sampler: Arc<Sampler>,
     lists: Arc<Lists>,
     maps: Arc<Maps>,
+    boots: Arc<ToldBoots>,
 }
 
 impl Dashboard {
@@ -39,8 +41,8 @@ impl Dashboard {
     /// At most so many `streams` are open at a time.
     pub(crate) fn new(running: &Arc<RunningServer>, stop: Switch, streams: usize) -> Self {
         let sampler = Sampler::new(running, &assets::PAGE, stop, streams);
-        let (lists, maps) = Default::default();
-        Self { running: Arc::clone(running), sampler, lists, maps }
+        let (lists, maps, boots) = Default::default();
+        Self { running: Arc::clone(running), sampler, lists, maps, boots }
     }
 
     /// Works while somebody watches, until the port closes.
@@ -50,13 +52,15 @@ impl Dashboard {
 }
 
 /// The API: what is answered at each of its paths, all of which [`OPENAPI`] describes.
-fn api() -> [(&'static str, MethodRouter<Dashboard>); 7] {
+fn api() -> [(&'static str, MethodRouter<Dashboard>); 9] {
     [
         ("/api/v1/status", get(status)),
         ("/api/v1/disks", get(disks)),
         ("/api/v1/disks/{disk}/map", get(map)),
         ("/api/v1/images", get(images)),
         ("/api/v1/lineage", get(lineage)),
+        ("/api/v1/boots", get(boots)),
+        ("/api/v1/boots/{storm}", get(storm)),
         ("/api/v1/live", get(live)),
         ("/api/v1/openapi.json", get(|| async { sent(Ok(OPENAPI.into())) })),
     ]
@@ -101,6 +105,20 @@ async fn lineage(
     sent(match caller.token() {
         Some(_) => lists.lineage_for(&running, &caller).await,
         None => lists.lineage(&running).await,
+    })
+}
+
+async fn boots(State(Dashboard { running, boots, .. }): State<Dashboard>) -> Response {
+    sent(boots.now(&running).await)
+}
+
+async fn storm(
+    State(Dashboard { running, boots, .. }): State<Dashboard>,
+    number: std::result::Result<Path<u64>, PathRejection>,
+) -> Response {
+    sent(match number {
+        Ok(Path(number)) => boots.storm(&running, number).await,
+        Err(e) => Err(Error::invalid(e.body_text())),
     })
 }
 

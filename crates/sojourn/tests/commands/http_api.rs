@@ -36,6 +36,7 @@ fn operations(
             "size" => return vec![json!(1 << 30)],
             "seconds" => return vec![json!(60)],
             "policy" => return vec![json!("lru")],
+            "storm" => return vec![json!("0")],
             "machine" => return vec![json!("52:54:00:12:34:56")],
             "method" => return vec![json!("nbd")],
             "append" => return vec![json!(["quiet"])],
