@@ -399,6 +399,62 @@ async fn settings_and_sizes_that_cannot_be_are_refused() {
     }
 }
 
+/// One export, which notes the run of each client's system.
+#[derive(Default)]
+struct Runs(Arc<Mutex<Vec<Option<[u8; 16]>>>>);
+
+struct Open(Arc<dyn block::Device>);
+
+#[async_trait]
+impl nbd::Exports for Runs {
+    async fn list(&self, _: &nbd::Peer) -> Result<Vec<nbd::ExportSummary>> {
+        Ok(Vec::new())
+    }
+    async fn open(
+        &self,
+        _: &str,
+        peer: &nbd::Peer,
+        purpose: nbd::Purpose,
+    ) -> Result<Box<dyn nbd::Session>> {
+        if purpose == nbd::Purpose::Use {
+            self.0.lock().unwrap().push(peer.run);
+        }
+        Ok(Box::new(Open(Arc::new(block::Memory::new(4096)))))
+    }
+}
+
+#[async_trait]
+impl nbd::Session for Open {
+    fn device(&self) -> &Arc<dyn block::Device> {
+        &self.0
+    }
+    fn name(&self) -> &str {
+        "alice"
+    }
+    async fn close(self: Box<Self>, _: nbd::SessionEnding) {}
+}
+
+#[tokio::test]
+async fn a_machine_says_once_that_its_system_has_begun() {
+    let runs = Runs::default();
+    let seen = Arc::clone(&runs.0);
+    let server = nbd::Server::new(Arc::new(runs), nbd::ServerLimits::default());
+    let any = nbd::Address::Tcp("127.0.0.1".to_owned(), 0);
+    let listener = nbd::Listener::bind(&any, 16).await.unwrap();
+    let uri = Uri::new(listener.address().clone(), "alice");
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { server.serve(listener, std::future::pending()).await });
+    let options = ClientOptions { initial_contact: true, ..ClientOptions::default() };
+    // The first server is not there: who has not reached any has not said it.
+    let gone = Uri::new(nbd::Address::Tcp("127.0.0.1".to_owned(), 1), "alice");
+    let addresses = vec![(gone, options.clone()), (uri, options)];
+    let mut servers = ExportServers::new("alice".into(), addresses).unwrap();
+    for number in 1..=2 {
+        servers.dial(Some(Reinstatement { id: [5; 16], number })).await.unwrap();
+    }
+    assert_eq!(*seen.lock().unwrap(), [Some([5; 16]), None]);
+}
+
 #[test]
 fn pauses_double_to_a_limit_and_are_spread() {
     let (mut one, mut other) = (Pauses::new([1; 16]), Pauses::new([2; 16]));
