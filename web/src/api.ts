@@ -262,6 +262,83 @@ export interface Storm extends StormSummary {
   boots: RecordedBoot[];
 }
 
+/** Requests, and their bytes. */
+export interface LabTraffic {
+  requests: number;
+  bytes: number;
+}
+
+export interface LabSizes {
+  mean: number | null;
+  median: number | null;
+  p90: number | null;
+  largest: number | null;
+}
+
+export interface TraceFacts {
+  requests: number;
+  /** Nanoseconds. */
+  duration: number;
+  times: boolean;
+  complete: boolean;
+  operations: [string, LabTraffic][];
+  read_sizes: LabSizes;
+  write_sizes: LabSizes;
+  order: { sequential: number; near: number; random: number };
+  working_set: { block: number; blocks: number; only_read: number; only_written: number; both: number };
+  clients: { name: string; reads: LabTraffic; writes: LabTraffic }[];
+  disks: { name: string; reads: LabTraffic; writes: LabTraffic }[];
+}
+
+export interface HitCurves {
+  references: number;
+  distinct_blocks: number;
+  block: number;
+  rows: { policy: string; bytes: number; hit_ratio: number }[];
+}
+
+export interface TunedPolicy {
+  policy: string;
+  hit_ratio: number;
+  error: number;
+}
+
+export interface TunedCache {
+  bytes: number;
+  policy: string | null;
+  saved: number;
+  saved_error: number;
+  config: string;
+  candidates: TunedPolicy[];
+  lru: TunedPolicy;
+  usual: TunedPolicy;
+}
+
+export interface Prediction {
+  profile: string;
+  block: number;
+  think_ms: number;
+  target_ms: number;
+  most: number;
+  cases: {
+    memory: number;
+    hit: number;
+    clients: number;
+    at_least: boolean;
+    knee: number | null;
+    throughput: number;
+    response_ms: number;
+    bottleneck: string | null;
+    next: { twice: string; clients: number; at_least: boolean }[];
+    curve: { clients: number; throughput: number; response_ms: number }[];
+  }[];
+  notes: string[];
+}
+
+export interface RecordedTraces {
+  recordings: { name: string; bytes: number; open: boolean }[];
+}
+
 /** Asks for a list; fails with the server's own words. */
 export async function ask<T>(path: string): Promise<T> {
   const answer = await token.fetch(path);

@@ -7,6 +7,7 @@ import { DisksPage } from "./disks.ts";
 import { h, mark, say } from "./dom.ts";
 import { count, duration } from "./format.ts";
 import { ImagesPage } from "./images.ts";
+import { LabPage } from "./lab.ts";
 import { Live } from "./live.ts";
 import { MachinesPage } from "./machines.ts";
 import { NowPage } from "./now.ts";
@@ -20,6 +21,7 @@ const PAGES: Record<string, () => Page> = {
   images: () => new ImagesPage(),
   machines: () => new MachinesPage(),
   boots: () => new BootsPage(),
+  lab: () => new LabPage(),
 };
 
 const live = new Live();
@@ -37,6 +39,7 @@ for (const [name, title] of Object.entries({
   images: "Images",
   machines: "Machines",
   boots: "Boots",
+  lab: "Lab",
 })) {
   const link = h("a", { href: `#${name}` }, title);
   links.set(name, link);
@@ -163,10 +166,10 @@ function show(): void {
 }
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target instanceof HTMLInputElement;
+  const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
   if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const at = ["1", "2", "3", "4", "5"].indexOf(event.key);
+  const at = ["1", "2", "3", "4", "5", "6"].indexOf(event.key);
   if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
   else if (event.key === "/" && shown?.search) {
     event.preventDefault();

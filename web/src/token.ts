@@ -49,6 +49,18 @@ class TokenKeeper {
     }
   }
 
+  /** Asks what takes a right, with bytes. An answer that it is missing is the caller's: the page goes on without. */
+  post(path: string, body: Blob, signal: AbortSignal): Promise<Response> {
+    const headers: Record<string, string> = { "content-type": "application/octet-stream" };
+    if (this.text !== null) headers.authorization = `Bearer ${this.text}`;
+    return fetch(`/api/v1/${path}`, { method: "POST", headers, body, signal, cache: "no-store" });
+  }
+
+  /** Has a person asked for another token, for these reasons. */
+  askFor(why: string): void {
+    this.refused(why);
+  }
+
   /** Asks the API, below `/api/v1/`. An answer that asks for another token is told to `refused`, too. */
   async fetch(path: string, signal: AbortSignal | null = null): Promise<Response> {
     const shown = this.text;

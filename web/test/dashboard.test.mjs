@@ -13,6 +13,10 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 /** What a first visit may cost, in bytes as they are sent. */
 const MOST_BYTES = 150 << 10;
 
+/** A trace that is sent. */
+const LOAD = Buffer.from(
+  ["time_ms,op,offset,length", ...office(9, 2000).map((line, at) => [at, ...line].join(","))].join("\n"),
+);
 /** Writes more than a disk may have of its own. */
 const FILL = Array.from({ length: 64 }, (_, at) => ["W", at * (1 << 20), 1 << 20]);
 
@@ -407,6 +411,7 @@ test("every answer is what openapi.json says", async () => {
     ["post", "/api/v1/machines/{machine}/assign", { machine: "lab-1" }, { method: "iscsi" }],
     ["get", "/api/v1/machines/{machine}", { machine: "lab-1" }],
     ["delete", "/api/v1/machines/{machine}", { machine: "lab-1" }],
+    ...["stats", "curves", "tune", "predict"].map((question) => ["post", `/api/v1/lab/${question}`, {}, LOAD]),
     ["post", "/api/v1/cache", {}, { policy: "fmpq" }],
     ["post", "/api/v1/reload", {}, {}],
   ]) {
@@ -539,18 +544,22 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
   const storms = async () => JSON.parse((await get(`${lab.url}/api/v1/boots`)).text).storms;
   const [{ storm }] = await until("a storm", async () => (await storms()).length > 0 && storms());
   for (const [options, hashes] of [
-    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1", "machines", "boots"]],
-    [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3", "boots/STORM"]],
+    [
+      { colorScheme: "light" },
+      ["now", "disks", "disks/desk-3", "images", "images/debian%3A1", "machines", "boots", "lab"],
+    ],
+    [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3", "boots/STORM", "lab"]],
     [
       { viewport: { width: 390, height: 844 }, hasTouch: true },
-      ["now", "disks/desk-3", "images/debian%3A1", "machines/lab-1", "boots/STORM"],
+      ["now", "disks/desk-3", "images/debian%3A1", "machines/lab-1", "boots/STORM", "lab"],
     ],
   ]) {
     const page = await open("now", options);
     for (const name of hashes) {
       const hash = name.replace("STORM", storm);
       await page.goto(`${lab.url}/#${hash}`);
-      const there = { now: ".figure dd", boots: ".storms a" }[hash.split("/")[0]] ?? ".rows tbody th a";
+      const there =
+        { now: ".figure dd", boots: ".storms a", lab: ".lab-form" }[hash.split("/")[0]] ?? ".rows tbody th a";
       await page.waitForSelector(there);
       if (hash.startsWith("boots/")) await page.locator(".storm tbody tr").first().waitFor();
       if (hash.startsWith("images/")) {
@@ -589,6 +598,7 @@ test("all is reached by the keyboard", async () => {
     ["2", "Disks"],
     ["3", "Images"],
     ["5", "Boots"],
+    ["6", "Lab"],
     ["1", "Now"],
   ]) {
     await page.keyboard.press(key);

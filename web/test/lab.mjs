@@ -69,12 +69,14 @@ export class Lab {
     this.clients = [];
     this.http = "127.0.0.1:0";
     this.run("init");
-    // A small cache, so that a forecast is made soon, and little room, so that a disk can be full.
+    // A small cache, so that a forecast is made soon, and little room, so that a disk can be full; what clients ask is
+    // recorded.
     const file = join(this.home, "sojourn.toml");
     const text = readFileSync(file, "utf8")
       .replace('# size = "256MiB"', 'size = "16MiB"')
-      .replace(/^# disk_space = .*$/m, 'disk_space = "24MiB"');
-    if (!text.includes('\ndisk_space = "24MiB"') || !text.includes('\nsize = "16MiB"'))
+      .replace(/^# disk_space = .*$/m, 'disk_space = "24MiB"')
+      .replace(/^# dir = "traces".*$/m, 'dir = "traces"');
+    if (!['disk_space = "24MiB"', 'size = "16MiB"', 'dir = "traces"'].every((line) => text.includes(`\n${line}`)))
       throw new Error("sojourn.toml has other defaults");
     writeFileSync(file, text.replace(/^\[serve\]$/m, `[serve]\n${settings}`));
     const image = join(this.dir, "debian-12.raw");

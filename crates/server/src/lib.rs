@@ -65,6 +65,7 @@
 //! | [`origin`] | where a request comes from |
 //! | [`bearer`] | who asks over HTTP, and what of it is answered |
 //! | [`dashboard`] | the page to leave open, and the API that it reads |
+//! | [`study`] | studies of traces, each in a process of its own |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 mod answers;
@@ -121,6 +122,7 @@ mod running;
 mod security;
 pub mod signals;
 pub mod status;
+mod study;
 pub mod throttle;
 pub mod trouble;
 pub mod until;

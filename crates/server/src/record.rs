@@ -9,7 +9,7 @@ use engine::home::Home;
 use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -53,6 +53,7 @@ pub struct RecordingView {
 pub(crate) struct Recording {
     recorder: Arc<Recorder>,
     view: Arc<Mutex<RecordingView>>,
+    directory: Option<PathBuf>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     task: tokio::sync::Mutex<JoinSet<()>>,
 }
@@ -63,6 +64,7 @@ impl Recording {
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; any error from the file.
     pub(crate) fn start(mut place: RecordingTarget, limit: u64, notes: &str) -> Result<Self> {
+        let directory = place.directory().map(Path::to_owned);
         let (out, path) = place.first()?;
         let recorder = Recorder::new(engine::world::system().clock.now() * 1_000_000_000);
         let collector = Collector::new(Arc::clone(&recorder), out, &path, limit, notes)?;
@@ -75,7 +77,7 @@ impl Recording {
         let writing = Writing { collector, place, before: (0, 0) };
         task.spawn(collect(writing, Arc::clone(&recorder), Arc::clone(&view), stopped));
         let (stop, task) = (Mutex::new(Some(stop)), tokio::sync::Mutex::new(task));
-        Ok(Self { recorder, view, stop, task })
+        Ok(Self { recorder, view, directory, stop, task })
     }
 
     /// The recording that a server is to make: into `file`, else into the configured directory of
@@ -104,6 +106,11 @@ impl Recording {
     /// The same exports, recorded.
     pub(crate) fn exports(&self, inner: Arc<dyn Exports>) -> Arc<dyn Exports> {
         Arc::new(RecordedExports { inner, recorder: Arc::clone(&self.recorder) })
+    }
+
+    /// The directory of its files, and of those before; none for a file of its own.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     /// How it fares.

@@ -19,6 +19,14 @@ pub(crate) enum RecordingTarget {
 }
 
 impl RecordingTarget {
+    /// The directory of files, if it is one.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::File(_) => None,
+            Self::Directory(directory) => Some(&directory.dir),
+        }
+    }
+
     /// The first file and its path.
     ///
     /// # Errors
@@ -98,7 +106,7 @@ fn create(path: &Path) -> Result<RecordingFile> {
 }
 
 /// The recordings of a directory, the oldest first. What is called otherwise is nobody's business.
-fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e| Error::io(dir.display(), e);
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {

@@ -7,6 +7,7 @@ use crate::audit::{Actor, Deed};
 use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
 use crate::origin::Origin;
 use crate::running::RunningServer;
+use crate::study::Studies;
 use access::TokenRight;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{LOCATION, RETRY_AFTER};
@@ -37,6 +38,7 @@ pub(crate) struct HttpApi {
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     imports: Arc<Semaphore>,
+    studies: Studies,
 }
 
 /// A verb on an image version, as it is noted.
@@ -57,7 +59,8 @@ impl HttpApi {
         let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
         let (changes, looks) = (Arc::new(changes), Arc::new(looks));
         let imports = Arc::new(Semaphore::new(IMPORTS));
-        Self { running: Arc::clone(running), changes, looks, imports }
+        let studies = Studies::new();
+        Self { running: Arc::clone(running), changes, looks, imports, studies }
     }
 
     /// Carries out a verb on disks that changes nothing, for bearers of tokens: each looks into the store
@@ -163,6 +166,11 @@ impl HttpApi {
             Ok(found) => Json(found).into_response(),
             Err(e) => problem(&e),
         }
+    }
+
+    /// The studies of traces.
+    pub(super) fn studies(&self) -> &Studies {
+        &self.studies
     }
 
     /// The turn of a look at what is in files.

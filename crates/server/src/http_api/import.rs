@@ -3,17 +3,17 @@
 //! in vain.
 
 use super::carry::{HttpApi, busy, carried};
-use super::requests::{Asker, ImportHow, PathNames, QueryParameters};
+use super::requests::{Asker, ImportHow, PathNames, QueryParameters, says_no_bytes};
 use super::upload::Upload;
-use crate::answers::{problem, refusal};
+use crate::answers::problem;
 use crate::audit::Deed;
 use crate::bearer::Caller;
 use access::TokenRight;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use block::{Error, Result};
 use engine::api::ImportView;
@@ -23,8 +23,6 @@ use hyper::body::Body as _;
 use serde::Serialize;
 use store::{ImageName, Store, images};
 
-/// What a body that is an image says that it is. No form of another page can.
-const BYTES: &str = "application/octet-stream";
 /// The longest word on where an image came from, in bytes.
 const LONGEST_SOURCE: usize = 1024;
 
@@ -49,9 +47,8 @@ pub(super) async fn import(
     if let Err(e) = allowed(&asker.caller, &name) {
         return problem(&e);
     }
-    if !says_bytes(request.headers()) {
-        let why = format!("send the bytes of a disk, with content-type: {BYTES}");
-        return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, &Error::invalid(why));
+    if let Some(response) = says_no_bytes(request.headers(), "the bytes of a disk") {
+        return response;
     }
     let turn = match api.turn_to_import() {
         Ok(turn) => turn,
@@ -99,12 +96,6 @@ pub(super) async fn import(
 fn allowed(caller: &Caller, name: &str) -> Result<()> {
     caller.must_have(TokenRight::Operate)?;
     caller.must_see_image(name)
-}
-
-fn says_bytes(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
-    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(BYTES))
 }
 
 /// The name of the version that a body of this size, if it says one, may become.

@@ -10,6 +10,8 @@
 //! | [`server_verbs`] | verbs on the server itself |
 //! | [`machines`] | machines that start from the network |
 //! | [`import`] | an image that is sent, which becomes a version |
+//! | [`lab`] | questions about a trace that is sent, or that the server recorded |
+//! | [`lab_views`] | what is answered of traces |
 //! | [`upload`] | the bytes that are sent, and how slowly they may come |
 //! | [`carry`] | a verb carried out: how many at a time, noted, and answered |
 //!
@@ -19,6 +21,8 @@
 
 mod carry;
 mod import;
+mod lab;
+mod lab_views;
 mod machines;
 mod requests;
 mod rights;

@@ -7,9 +7,9 @@ use crate::origin::Origin;
 use axum::RequestPartsExt;
 use axum::body::to_bytes;
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use block::Error;
 use cache::PolicyKind;
@@ -193,6 +193,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParameter
     }
 }
 
+/// What a body of bytes says that it is. No form of another page can.
+const BYTES: &str = "application/octet-stream";
+
+/// The media type that a request says its body has.
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    Some(kind.split(';').next().unwrap_or_default().trim())
+}
+
+/// The answer to a body that does not say that it is bytes; `None` when it does.
+pub(super) fn says_no_bytes(headers: &HeaderMap, what: &str) -> Option<Response> {
+    if media_type(headers).is_some_and(|kind| kind.eq_ignore_ascii_case(BYTES)) {
+        return None;
+    }
+    let error = Error::invalid(format!("send {what}, with content-type: {BYTES}"));
+    Some(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, &error))
+}
+
 /// The body, which is a JSON object and says so: a form of another page cannot.
 pub(super) struct JsonBody<T>(pub(super) T);
 
@@ -200,8 +218,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
-        let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        let kind = media_type(request.headers());
         if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
             let error = Error::invalid("send a JSON object, with content-type: application/json");
             return Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, &error));

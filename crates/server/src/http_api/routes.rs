@@ -2,6 +2,7 @@
 
 use super::carry::{HttpApi, ImageRequest};
 use super::import;
+use super::lab;
 use super::machines;
 use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
@@ -19,7 +20,7 @@ use disk::Mode;
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 27] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 32] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -44,6 +45,11 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 27] {
         ("/api/v1/machines/{machine}", "get", get(machines::machine)),
         ("/api/v1/machines/{machine}", "delete", delete(machines::forget)),
         ("/api/v1/machines/{machine}/assign", "post", post(machines::assign)),
+        ("/api/v1/lab/recordings", "get", get(lab::recordings_list)),
+        ("/api/v1/lab/stats", "post", post(lab::stats)),
+        ("/api/v1/lab/curves", "post", post(lab::curves)),
+        ("/api/v1/lab/tune", "post", post(lab::tune)),
+        ("/api/v1/lab/predict", "post", post(lab::predict)),
         ("/api/v1/cache", "get", get(server_verbs::cache)),
         ("/api/v1/cache", "post", post(server_verbs::change_cache)),
         ("/api/v1/reload", "post", post(server_verbs::reload)),

@@ -22,6 +22,7 @@ mod http_api;
 mod http_client;
 mod http_ends;
 mod http_import;
+mod http_lab;
 mod image;
 mod model;
 mod operations;
