@@ -178,10 +178,13 @@ mod tests {
 
     /// Studies by a shell script in place of the program.
     fn studies(dir: &std::path::Path, script: &str, limits: StudyLimits) -> Studies {
-        use std::os::unix::fs::PermissionsExt;
         let program = dir.join("program");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // By another process: a file that this one writes is held open by whatever another test starts meanwhile, and
+        // cannot be run then.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 700 \"$0\"";
+        let mut writer = std::process::Command::new("sh");
+        let wrote = writer.args(["-c", write]).arg(&program).arg(script).status().unwrap();
+        assert!(wrote.success());
         Studies { program: Some(program), limits, ..Studies::new() }
     }
 
