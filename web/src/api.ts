@@ -339,6 +339,40 @@ export interface RecordedTraces {
   recordings: { name: string; bytes: number; open: boolean }[];
 }
 
+/** What a disk of the owner lends. */
+export interface Lent {
+  disk: string;
+  bytes: number;
+  extents: number;
+  map: { size: number; cell_bytes: number; cells: number[] } | null;
+}
+
+export interface BorrowedRoom {
+  size: number;
+  used: number;
+  given_back: number;
+  lent: Lent[];
+}
+
+export interface BorrowedDisk {
+  name: string;
+  kind: "nbd" | "dm";
+  address: string;
+  pid: number | null;
+  swap: string | null;
+  size: number;
+  written: number | null;
+  users: number;
+  lent: Lent[];
+  state: { source: string; fetched: number; changed: number; write_back: boolean } | null;
+  given_back: number;
+}
+
+export interface Borrowed {
+  room: BorrowedRoom | null;
+  disks: BorrowedDisk[];
+}
+
 /** Asks for a list; fails with the server's own words. */
 export async function ask<T>(path: string): Promise<T> {
   const answer = await token.fetch(path);

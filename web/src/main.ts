@@ -3,6 +3,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { BootsPage } from "./boots.ts";
+import { BorrowPage } from "./borrow.ts";
 import { DisksPage } from "./disks.ts";
 import { h, mark, say } from "./dom.ts";
 import { count, duration } from "./format.ts";
@@ -21,6 +22,7 @@ const PAGES: Record<string, () => Page> = {
   images: () => new ImagesPage(),
   machines: () => new MachinesPage(),
   boots: () => new BootsPage(),
+  borrow: () => new BorrowPage(),
   lab: () => new LabPage(),
 };
 
@@ -39,6 +41,7 @@ for (const [name, title] of Object.entries({
   images: "Images",
   machines: "Machines",
   boots: "Boots",
+  borrow: "Borrow",
   lab: "Lab",
 })) {
   const link = h("a", { href: `#${name}` }, title);
@@ -169,7 +172,7 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
   if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const at = ["1", "2", "3", "4", "5", "6"].indexOf(event.key);
+  const at = ["1", "2", "3", "4", "5", "6", "7"].indexOf(event.key);
   if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
   else if (event.key === "/" && shown?.search) {
     event.preventDefault();

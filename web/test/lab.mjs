@@ -97,9 +97,9 @@ export class Lab {
   }
 
   /** Starts a server where the last one listened. */
-  async serve() {
+  async serve(...more) {
     const log = openSync(join(this.dir, "log"), "a");
-    const args = ["--home", this.home, "serve", "--http", this.http];
+    const args = ["--home", this.home, "serve", "--http", this.http, ...more];
     this.server = spawn(SOJOURN, args, { stdio: ["ignore", log, log] });
     this.ended = once(this.server, "exit");
     const status = await until("the server", () => {
@@ -172,7 +172,12 @@ export class Lab {
     );
     const target = `nbd+unix:///${disk}?socket=${join(this.home, "nbd.sock")}`;
     const args = ["replay", "--allow-writes", "--wrap", "--repeat", "--speed", "1", "--for", "3600s", file, target];
-    this.clients.push(spawn(SOJOURN, args, { stdio: "ignore" }));
+    this.start(...args);
+  }
+
+  /** Starts a command that goes on until the lab ends. */
+  start(...args) {
+    this.clients.push(spawn(SOJOURN, ["--home", this.home, ...args], { stdio: "ignore" }));
   }
 
   /** Ends everything. */

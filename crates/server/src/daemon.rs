@@ -254,6 +254,7 @@ impl Daemon {
             started: Instant::now(),
             recording,
             throttles,
+            borrowed: shadows.as_ref().map(Shadows::told),
             head_room: head_room::Meter::default(),
             troubles: Arc::default(),
             response_ms: AtomicU64::new(config.serve.response_ms),

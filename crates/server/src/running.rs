@@ -1,6 +1,7 @@
 //! A running server, as those see it who answer questions about it and carry out what is asked of it.
 
 use super::audit::AuditLog;
+use super::borrow::shadow::BorrowedShadows;
 use super::head_room;
 use super::looks::Looks;
 use super::record::Recording;
@@ -42,6 +43,8 @@ pub(crate) struct RunningServer {
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
     pub(crate) throttles: Option<Arc<Throttles>>,
+    /// Its borrowed room, if it has any.
+    pub(crate) borrowed: Option<BorrowedShadows>,
     pub(crate) head_room: head_room::Meter,
     /// Full and slow disks.
     pub(crate) troubles: Arc<trouble::Troubles>,

@@ -1,14 +1,18 @@
 //! Where a borrowed disk's room comes from: lent disks, or a directory of a running host.
 
 use super::find;
+use super::lent_map::LentMap;
 use super::report::{CheckView, LentView, device_path};
 use crate::signals::Switch;
 use block::{Device, Error, Result, Span};
+use freespace::Source;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use transient::{DiskKey, GiveBack, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
+use transient::{
+    DiskKey, GiveBack, HostDisk, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch,
+};
 
 /// How often a running host's free space is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -85,7 +89,16 @@ impl BorrowedRoom {
                 disk: directory.clone(),
                 bytes: self.disk.layout().capacity(),
                 extents: 1,
+                map: None,
             }],
+        }
+    }
+
+    /// The room of a running host, if it is that.
+    pub(crate) fn live(&self) -> Option<&Arc<Live>> {
+        match &self.from {
+            RoomSource::Disks { .. } => None,
+            RoomSource::Host { live, .. } => Some(live),
         }
     }
 
@@ -166,11 +179,12 @@ fn discard_lent(plan: &Plan, members: &[Arc<Member>], checked: &mut [CheckView])
 
 /// What each disk of a plan lends.
 pub fn lent(plan: &Plan) -> Vec<LentView> {
-    let mut views: Vec<LentView> = plan
-        .disks()
-        .iter()
-        .map(|disk| LentView { disk: disk.path().display().to_string(), bytes: 0, extents: 0 })
-        .collect();
+    let view = |(number, disk): (usize, &Arc<HostDisk>)| {
+        let of_it = plan.lent().iter().filter(|lent| lent.member == number);
+        let map = Some(LentMap::of(disk.size(), of_it.map(|lent| lent.span)));
+        LentView { disk: disk.path().display().to_string(), bytes: 0, extents: 0, map }
+    };
+    let mut views: Vec<LentView> = plan.disks().iter().enumerate().map(view).collect();
     for lent in plan.lent() {
         if let Some(view) = views.get_mut(lent.member) {
             view.bytes += lent.span.len();

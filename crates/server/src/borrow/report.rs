@@ -1,5 +1,6 @@
 //! What is told of borrowed disks: printed by commands, sent over the control socket.
 
+use super::lent_map::{LentMap, device_size};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use transient::dm::Mapped;
@@ -36,11 +37,16 @@ impl StatusView {
     /// Shows a disk that the kernel holds.
     pub fn mapped(mapped: Mapped) -> Self {
         let mut lent: Vec<(u64, LentView)> = Vec::new();
+        let spans = |device: u64| {
+            let of_it = mapped.lent.iter().filter(move |(on, _)| *on == device);
+            of_it.map(|(_, span)| *span)
+        };
         for (device, span) in &mapped.lent {
             let at = lent.iter().position(|(known, _)| known == device);
             let at = at.unwrap_or_else(|| {
                 let disk = device_path(*device).display().to_string();
-                lent.push((*device, LentView { disk, bytes: 0, extents: 0 }));
+                let map = device_size(*device).map(|size| LentMap::of(size, spans(*device)));
+                lent.push((*device, LentView { disk, bytes: 0, extents: 0, map }));
                 lent.len() - 1
             });
             lent[at].1.bytes += span.len();
@@ -88,6 +94,9 @@ pub struct LentView {
     pub bytes: u64,
     /// Ranges that it lends.
     pub extents: u64,
+    /// Where these are; null for a directory, and where nobody knows the size of the disk.
+    #[serde(default)]
+    pub map: Option<LentMap>,
 }
 
 /// State that was copied in.

@@ -2,13 +2,15 @@
 
 use super::find::{self, Amount};
 use super::place::{BorrowedRoom, leave_no_core};
+use super::report::LentView;
 use super::selection::BorrowSelection;
 use super::session::complain;
 use block::{ByteSize, Device, Error, Result};
 use disk::{Room, RoomLayer};
+use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
-use transient::{GiveBack, Pool, State};
+use std::sync::{Arc, Weak};
+use transient::{GiveBack, Live, Pool, State};
 
 /// What stays free of the file system of a running host.
 const FLOOR: u64 = 1 << 30;
@@ -62,6 +64,15 @@ impl Shadows {
         Ok(Self { place, pool })
     }
 
+    /// What tells of it for as long as it is there; nothing of it is kept by that.
+    pub(crate) fn told(&self) -> BorrowedShadows {
+        BorrowedShadows {
+            pool: Arc::downgrade(&self.pool),
+            live: self.place.live().map(Arc::downgrade),
+            lent: self.place.lent(),
+        }
+    }
+
     /// The room, for the disks of a home.
     pub(crate) fn room(&self) -> Arc<dyn Room> {
         Arc::new(Borrowed(Arc::clone(&self.pool)))
@@ -74,6 +85,41 @@ impl Shadows {
     pub(crate) async fn end(self) -> Result<()> {
         drop(self.pool);
         complain(&self.place.end(false).await.1)
+    }
+}
+
+/// Tells of a server's borrowed room.
+#[derive(Debug)]
+pub(crate) struct BorrowedShadows {
+    pool: Weak<Pool>,
+    live: Option<Weak<Live>>,
+    lent: Vec<LentView>,
+}
+
+/// Borrowed room of a server.
+#[derive(Debug, Serialize)]
+pub(crate) struct BorrowedRoomView {
+    /// Bytes of it.
+    size: u64,
+    /// Bytes that private blocks take.
+    used: u64,
+    /// Bytes given back to a running host.
+    given_back: u64,
+    /// What each disk of the owner lends.
+    lent: Vec<LentView>,
+}
+
+impl BorrowedShadows {
+    /// How it is now; none when it was given back.
+    pub(crate) fn view(&self) -> Option<BorrowedRoomView> {
+        let pool = self.pool.upgrade()?;
+        let live = self.live.as_ref().and_then(Weak::upgrade);
+        Some(BorrowedRoomView {
+            size: pool.size(),
+            used: pool.used(),
+            given_back: live.map_or(0, |live| live.given()),
+            lent: self.lent.clone(),
+        })
     }
 }
 

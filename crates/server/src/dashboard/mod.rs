@@ -11,6 +11,7 @@
 //! | [`rows`] | disks and images in use, of which watchers hear what changed |
 //! | [`lists`] | all disks and images, read at most so often |
 //! | [`boots`] | who boots now, and the last boot storms |
+//! | [`borrowed`] | borrowed room, and borrowed disks |
 //! | [`maps`] | where the bytes of a disk are, drawn for whoever watches |
 //! | [`kept`] | answers that take a while to make, kept |
 //! | [`assets`] | the page's own files |
@@ -20,6 +21,7 @@
 
 mod assets;
 mod boots;
+mod borrowed;
 mod guard;
 mod kept;
 mod lists;

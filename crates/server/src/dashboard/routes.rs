@@ -2,6 +2,7 @@
 
 use super::assets;
 use super::boots::ToldBoots;
+use super::borrowed::ToldBorrowing;
 use super::lists::Lists;
 use super::maps::Maps;
 use super::sampler::{Sampler, Watcher};
@@ -34,6 +35,7 @@ pub(crate) struct Dashboard {
     lists: Arc<Lists>,
     maps: Arc<Maps>,
     boots: Arc<ToldBoots>,
+    borrowing: Arc<ToldBorrowing>,
 }
 
 impl Dashboard {
@@ -41,8 +43,8 @@ impl Dashboard {
     /// At most so many `streams` are open at a time.
     pub(crate) fn new(running: &Arc<RunningServer>, stop: Switch, streams: usize) -> Self {
         let sampler = Sampler::new(running, &assets::PAGE, stop, streams);
-        let (lists, maps, boots) = Default::default();
-        Self { running: Arc::clone(running), sampler, lists, maps, boots }
+        let (lists, maps, boots, borrowing) = Default::default();
+        Self { running: Arc::clone(running), sampler, lists, maps, boots, borrowing }
     }
 
     /// Works while somebody watches, until the port closes.
@@ -52,7 +54,7 @@ impl Dashboard {
 }
 
 /// The API: what is answered at each of its paths, all of which [`OPENAPI`] describes.
-fn api() -> [(&'static str, MethodRouter<Dashboard>); 9] {
+fn api() -> [(&'static str, MethodRouter<Dashboard>); 10] {
     [
         ("/api/v1/status", get(status)),
         ("/api/v1/disks", get(disks)),
@@ -61,6 +63,7 @@ fn api() -> [(&'static str, MethodRouter<Dashboard>); 9] {
         ("/api/v1/lineage", get(lineage)),
         ("/api/v1/boots", get(boots)),
         ("/api/v1/boots/{storm}", get(storm)),
+        ("/api/v1/borrowed", get(borrowed)),
         ("/api/v1/live", get(live)),
         ("/api/v1/openapi.json", get(|| async { sent(Ok(OPENAPI.into())) })),
     ]
@@ -120,6 +123,10 @@ async fn storm(
         Ok(Path(number)) => boots.storm(&running, number).await,
         Err(e) => Err(Error::invalid(e.body_text())),
     })
+}
+
+async fn borrowed(State(Dashboard { running, borrowing, .. }): State<Dashboard>) -> Response {
+    sent(borrowing.get(&running).await)
 }
 
 /// What is wanted of a map.

@@ -3,9 +3,8 @@
 use crate::output::{Output, Table, fields};
 use block::{ByteSize, Result};
 use engine::Home;
-use server::borrow::control::{ControlRequest, Reply, ask, names};
+use server::borrow::in_use::in_use;
 use server::borrow::report::StatusView;
-use transient::dm::Mapper;
 
 /// Arguments of `sojourn borrow status`.
 #[derive(Debug, clap::Args)]
@@ -18,20 +17,9 @@ pub(crate) struct Args {}
 /// Prints which borrowed disks are in use.
 ///
 /// # Errors
-/// Any error from the home's directory and from the kernel.
+/// Any error from the home's directory.
 pub(crate) async fn run(_: &Args, home: &Home, output: Output) -> Result<()> {
-    let mut all: Vec<StatusView> = Vec::new();
-    for name in names(home)? {
-        match ask(home, &name, &ControlRequest::Status).await {
-            Ok(Some(Reply::Status(view))) => all.push(*view),
-            // Dead, or on its way out.
-            Ok(_) => {}
-            Err(e) => tracing::warn!(name, error = e.message(), "a borrowed disk does not answer"),
-        }
-    }
-    // Without device-mapper, or the right to ask it, there are none that this user could see.
-    let mapped = block::offload(|| Ok(Mapper::open().and_then(|mapper| mapper.list()))).await?;
-    all.extend(mapped.unwrap_or_default().into_iter().map(StatusView::mapped));
+    let all = in_use(home).await?;
     output.print(&all, || describe(&all))
 }
 
