@@ -73,7 +73,7 @@ impl ExportTarget {
         if present.is_some_and(|kind| kind.is_block_device()) {
             return raw_only("a block device").map(|()| Self::BlockDevice);
         }
-        Ok(Self::File(Replacement::of(path, replaced, args.force)?, format(args, path)?))
+        Ok(Self::File(Replacement::of(path, replaced.as_ref(), args.force)?, format(args, path)?))
     }
 }
 
@@ -130,14 +130,28 @@ pub(super) struct Replacement {
     target: PathBuf,
     /// The temporary name.
     partial: PathBuf,
-    /// What is there, whose owner and permissions are kept.
-    replaced: Option<Metadata>,
+    /// Whose the file is that is there, if one is.
+    replaced: Option<Ownership>,
     /// What is there when the file is whole is replaced, too.
     force: bool,
 }
 
+/// Whose a file is, and what others may do with it.
+#[derive(Debug, Clone, Copy)]
+struct Ownership {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Ownership {
+    fn of(file: &Metadata) -> Self {
+        Self { uid: file.uid(), gid: file.gid(), mode: file.mode() & 0o777 }
+    }
+}
+
 impl Replacement {
-    fn of(path: &Path, replaced: Option<Metadata>, force: bool) -> Result<Self> {
+    fn of(path: &Path, replaced: Option<&Metadata>, force: bool) -> Result<Self> {
         let target = block::file::behind_links(path);
         let Some(name) = target.file_name() else {
             return Err(Error::invalid(format!("{} is not a file's name", path.display())));
@@ -146,6 +160,7 @@ impl Replacement {
         partial.push(name);
         partial.push(".partial");
         let partial = target.with_file_name(partial);
+        let replaced = replaced.map(Ownership::of);
         Ok(Self { named: path.to_owned(), target, partial, replaced, force })
     }
 
@@ -186,20 +201,17 @@ impl Replacement {
     /// Gives the empty file the owner and the permissions of the one that it replaces. A group that
     /// cannot be kept is not replaced by another one that then may read it.
     fn keep_owner(&self) -> Result<()> {
-        let Some(replaced) = &self.replaced else { return Ok(()) };
+        let Some(Ownership { uid, gid, mut mode }) = self.replaced else { return Ok(()) };
         let fail = |e| Error::io(self.partial.display(), e);
         let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let file = File::options().read(true).custom_flags(no_link).open(&self.partial);
         let file = file.map_err(fail)?;
         let made = file.metadata().map_err(fail)?;
-        let mut mode = replaced.mode() & 0o777;
-        if made.uid() != replaced.uid() {
+        if made.uid() != uid {
             // Only root gives files away; for others it becomes theirs, as any file that they write.
-            let _ = std::os::unix::fs::fchown(&file, Some(replaced.uid()), None);
+            let _ = std::os::unix::fs::fchown(&file, Some(uid), None);
         }
-        if made.gid() != replaced.gid()
-            && std::os::unix::fs::fchown(&file, None, Some(replaced.gid())).is_err()
-        {
+        if made.gid() != gid && std::os::unix::fs::fchown(&file, None, Some(gid)).is_err() {
             mode &= !0o070;
         }
         file.set_permissions(Permissions::from_mode(mode)).map_err(fail)
@@ -245,7 +257,7 @@ mod tests {
     use super::*;
 
     fn replacement(path: &Path, force: bool) -> Replacement {
-        Replacement::of(path, std::fs::metadata(path).ok(), force).unwrap()
+        Replacement::of(path, std::fs::metadata(path).ok().as_ref(), force).unwrap()
     }
 
     #[tokio::test]
