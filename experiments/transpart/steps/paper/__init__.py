@@ -12,10 +12,10 @@ import threading
 import time
 
 from labkit import LabError
-from labkit.shell import run
+from labkit.shell import locked, run
 
 from ..common import owner
-from . import chroot, ends, tables
+from . import chroot, ends, figures, tables
 from .devices import DEVICES, Stack, device
 from .system import Images
 from .work import BUSY, MEMORY, WORK
@@ -42,7 +42,7 @@ class Laboratory:
     def __init__(self, sojourn, place, say, known, save):
         self.sojourn, self.place, self.say = sojourn, place, say
         self.result = known or {"runs": {}, "facts": {}}
-        self.lock, self.processor = threading.Lock(), threading.Lock()
+        self.lock, self.processor = threading.Lock(), threading.Semaphore(2)
         self.save = save
         chroot.leftovers()
         # What is written goes to memory, so that only the profile decides how long it takes.
@@ -89,11 +89,19 @@ def measure(sojourn, place, say, *, known=None, save=lambda result: None, runs=N
         raise LabError("the paper's evaluation needs root: it mounts, and limits memory")
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    lab = Laboratory(sojourn, os.path.join(place, "paper"), say, known, save)
-    cases = queue.Queue()
-    for work, name in order(lab, runs, works):
-        cases.put((work, name))
-    failed = []
+    with locked(os.path.join(place, "paper.lock")):
+        lab = Laboratory(sojourn, os.path.join(place, "paper"), say, known, save)
+        failed = side_by_side(lab, list(order(lab, runs, works)), jobs)
+    if failed:
+        raise LabError("; ".join(failed))
+    return lab.result
+
+
+def side_by_side(lab, listed, jobs):
+    """Runs cases, so many at a time; returns why some failed."""
+    cases, failed = queue.Queue(), []
+    for case in listed:
+        cases.put(case)
 
     def worker():
         while True:
@@ -118,9 +126,7 @@ def measure(sojourn, place, say, *, known=None, save=lambda result: None, runs=N
         thread.start()
     for thread in threads:
         thread.join()
-    if failed:
-        raise LabError("; ".join(failed))
-    return lab.result
+    return failed
 
 
 def order(lab, runs, works):
@@ -131,6 +137,11 @@ def order(lab, runs, works):
             for name in CASES.get(work, DEVICES):
                 if number < wanted and lab.count(work, name) <= number:
                     yield work, name
+
+
+def draw(results):
+    """The figures of what was measured, beside the page."""
+    figures.write(results["paper"], results.get("key"))
 
 
 table = tables.table

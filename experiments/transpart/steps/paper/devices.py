@@ -7,6 +7,7 @@ pace of a profile, nbdfuse makes a file of that export, and the loop device pass
 """
 
 import contextlib
+import mmap
 import os
 import shutil
 import signal
@@ -14,16 +15,21 @@ import subprocess
 import tempfile
 import time
 
-from labkit import LabError
+from labkit import WORK, LabError
 from labkit.golden.packages import ROOT_OFFSET
 from labkit.shell import run, wait_until
 
-from .chroot import Memory
+from .chroot import Memory, write
 
 PROFILES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), "profiles")
 DEVICES = {"SanDrive": "sandrive", "MSD": "msd", "IPOD": "ipod", "TransPart": "sata", "Host": "sata"}
 """The paper's cases, and the profile of the disk that does the work in each."""
 
+LARGEST = {"SanDrive": 128, "MSD": 128}
+"""KiB of the largest request: the profiles of flash are of such."""
+ALONE = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /sys/block && exec "$@"', "sh")
+"""Hides the machine's loop devices from `borrow up`, which asks all of them what they stand on. The one that stands on
+its own export, and is busy, would answer only after it."""
 SIZE = 4 << 30
 BORROWED = "4G"
 """The VM's disk, and the borrowed one."""
@@ -42,7 +48,7 @@ class Stack:
     """Servers and mounts one upon the other, taken down from the top."""
 
     def __init__(self, sojourn, place):
-        self.sojourn, self.undo, self.count = sojourn, contextlib.ExitStack(), 0
+        self.sojourn, self.undo, self.count, self.attached = sojourn, contextlib.ExitStack(), 0, set()
         self.place = tempfile.mkdtemp(dir=place)
         self.undo.callback(remove, self.place)
 
@@ -65,7 +71,7 @@ class Stack:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=dict(os.environ, TMPDIR=self.place),
+                env=dict(os.environ, TMPDIR=os.path.join(WORK, "transpart-run")),
             )
         self.undo.callback(stop, process)
 
@@ -77,12 +83,13 @@ class Stack:
         wait_until(what, there, PATIENCE)
         return process
 
-    def file(self, uri, size):
+    def file(self, uri, size, connections=4):
         """A file that is what an NBD export is."""
         path = self.path("disk")
         with open(path, "wb"):
             pass
-        self.start(["nbdfuse", "-C", "4", path, uri], lambda: os.path.getsize(path) == size, "nbdfuse")
+        line = ["nbdfuse", "-C", str(connections), path, uri]
+        self.start(line, lambda: os.path.getsize(path) == size, "nbdfuse")
         return path
 
     def image(self, path, keep=False):
@@ -117,21 +124,31 @@ class Stack:
             line += ["--throttle", os.path.join(PROFILES, f"{profile}.toml")]
         return self.start(line, lambda: os.path.exists(socket), "sojourn serve")
 
-    def loop(self, file, offset=0):
-        """A loop device on a file, without a cache of its own."""
+    def loop(self, file, offset=0, largest=None):
+        """A loop device on a file, without a cache of its own, maybe with requests of no more than some KiB."""
         device = run(["losetup", "--direct-io=on", "--show", "-f", "-o", str(offset), file]).strip()
-        self.undo.callback(quiet, ["losetup", "-d", device])
-        with open(f"/sys/block/{os.path.basename(device)}/queue/read_ahead_kb", "w", encoding="ascii") as f:
-            f.write(str(READ_AHEAD))
+        self.attached.add(device)
+        self.undo.callback(self.detach, device)
+        queue = f"/sys/block/{os.path.basename(device)}/queue"
+        write(f"{queue}/read_ahead_kb", str(READ_AHEAD))
+        if largest:
+            write(f"{queue}/max_sectors_kb", str(largest))
         return device
 
     def mount(self, device):
-        """The directory where a device's file system is mounted."""
+        """The directory where a device's file system is mounted; the device goes with the mount."""
         path = self.path("mount")
         os.mkdir(path)
         run(["mount", "-o", "noatime", device, path])
-        self.undo.callback(quiet, ["umount", "-R", path])
+        self.undo.callback(unmount, path)
+        self.detach(device)
         return path
+
+    def detach(self, device):
+        """Lets a loop device go: at once, or with its mount. Its name is another case's from then on."""
+        if device in self.attached:
+            self.attached.remove(device)
+            quiet(["losetup", "-d", device])
 
     def borrowed(self, owner, uri, encrypted=True):
         """The NBD address of a disk borrowed from an owner's, with an image on it.
@@ -146,7 +163,7 @@ class Stack:
             lambda: os.path.exists(again),
             "nbdkit",
         )
-        file = self.file(unix(again), os.path.getsize(owner))
+        file = self.file(unix(again), os.path.getsize(owner), connections=1)
         # What lends reads through a page cache, which is to be no larger than that of a small host.
         memory = Memory(4096)
         self.undo.callback(memory.close)
@@ -163,25 +180,9 @@ class Stack:
         """The NBD address of a disk that `borrow up` makes of an owner's."""
         home, socket = self.path("home"), self.path("s")
         run([self.sojourn, "--home", home, "init"])
-        self.start(
-            [
-                self.sojourn,
-                "--home",
-                home,
-                "borrow",
-                "up",
-                file,
-                "--size",
-                BORROWED,
-                "--min-extent",
-                SMALLEST,
-                "--nbd",
-                f"unix:{socket}",
-            ],
-            lambda: os.path.exists(socket),
-            "borrow up",
-            memory,
-        )
+        up = [self.sojourn, "--home", home, "borrow", "up", file, "--size", BORROWED, "--min-extent", SMALLEST]
+        up += ["--nbd", f"unix:{socket}"]
+        self.start([*ALONE, *up], lambda: os.path.exists(socket), "borrow up", memory)
         return unix(socket)
 
     def plain(self, file, memory):
@@ -204,9 +205,18 @@ def device(stack, name, image, owner, encrypted=True):
     else:
         uri = stack.paced(stack.file(uri, SIZE), DEVICES[name])
     file = stack.file(uri, SIZE)
-    with open(file, "rb") as f:
-        f.read(512)  # finds the server of a borrowed disk again
-    return stack.loop(file, ROOT_OFFSET)
+    if name == "TransPart":
+        touch(file)
+    return stack.loop(file, ROOT_OFFSET, LARGEST.get(name))
+
+
+def touch(file):
+    """Reads one page, alone: what goes on after its server came back opens it again before there are more requests."""
+    page, descriptor = mmap.mmap(-1, mmap.PAGESIZE), os.open(file, os.O_RDONLY | os.O_DIRECT)
+    try:
+        os.preadv(descriptor, [page], 0)
+    finally:
+        os.close(descriptor)
 
 
 def unix(socket):
@@ -231,6 +241,13 @@ def quiet(command):
         if not subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
             return
         time.sleep(0.25)
+
+
+def unmount(path):
+    """Takes a file system away; whatever is still open there keeps it until it is closed, but nobody finds it."""
+    quiet(["umount", path])
+    if os.path.ismount(path):
+        run(["umount", "--lazy", path])
 
 
 def remove(place):

@@ -8,7 +8,7 @@ from labkit import LabError
 from labkit.shell import run
 
 from ..common import Borrow, fio
-from .devices import Stack
+from .devices import ALONE, Stack
 
 KEYS = ("SanDrive", "MSD", "IPOD")
 PROFILE = {"SanDrive": "sandrive", "MSD": "msd", "IPOD": "ipod"}
@@ -39,7 +39,7 @@ def allocate(lab):
         stack.undo.callback(os.unlink, path)
         run(["mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1", path])
         file = stack.file(stack.paced(path, "sata"), LARGE)
-        borrow = Borrow(lab.sojourn, os.path.join(place, "home-b"))
+        borrow = alone(Borrow(lab.sojourn, os.path.join(place, "home-b")))
         with borrow.up(file, "--size", LENT, "--min-extent", "4M") as (up, view):
             borrow.ask("down")
     return {"seconds": round(up, 3), "extents": view["lent"][0]["extents"]}
@@ -55,18 +55,22 @@ def parts(lab, name):
                 f.write(os.urandom(1 << 20))
         stack.undo.callback(os.unlink, state)
         key = stack.split(stack.paced(state, PROFILE[name]))
-        figures["resume"] = seconds(lambda: fio(key, "--rw=read", "--bs=128k", f"--size={MEMORY}"))
-        figures["suspend"] = seconds(lambda: fio(key, "--rw=write", "--bs=128k", f"--size={MEMORY}", "--end_fsync=1"))
+        figures["resume"] = seconds(lambda: fio(key, "--rw=read", "--bs=128k", "--iodepth=4", f"--size={MEMORY}"))
+        figures["suspend"] = seconds(
+            lambda: fio(key, "--rw=write", "--bs=128k", "--iodepth=4", f"--size={MEMORY}", "--end_fsync=1")
+        )
         lender = os.path.join(place, "owner")
         run(["cp", "--sparse=always", lab.owner, lender])
         stack.undo.callback(os.unlink, lender)
         file = stack.file(stack.paced(lender, "sata"), os.path.getsize(lender))
-        borrow = Borrow(lab.sojourn, os.path.join(place, "home-b"))
+        borrow = alone(Borrow(lab.sojourn, os.path.join(place, "home-b")))
         with borrow.up(file, "--size", "4G", "--min-extent", "4M", "--state", key, "--prefetch") as (up, view):
             figures["usable"] = up
             figures["copy"] = seconds(lambda: fetched(borrow))
             uri = view["address"]
-            figures["TP resume"] = seconds(lambda: fio(uri, "--rw=read", "--bs=128k", f"--size={MEMORY}"))
+            figures["TP resume"] = seconds(
+                lambda: fio(uri, "--rw=read", "--bs=128k", "--iodepth=4", f"--size={MEMORY}")
+            )
             figures["TP down"] = seconds(lambda: borrow.ask("down"))
         for changed in CHANGED:
             with borrow.up(file, "--size", "4G", "--min-extent", "4M", "--state", key) as (_, view):
@@ -79,10 +83,16 @@ def parts(lab, name):
         with borrow.up(file, "--size", "4G", "--min-extent", "4M") as (_, view):
             uri = view["address"]
             figures["TP suspend"] = seconds(
-                lambda: fio(uri, "--rw=write", "--bs=128k", f"--size={MEMORY}", "--end_fsync=1")
+                lambda: fio(uri, "--rw=write", "--bs=128k", "--iodepth=4", f"--size={MEMORY}", "--end_fsync=1")
             )
             borrow.ask("down")
     return {part: round(value, 3) for part, value in figures.items()}
+
+
+def alone(borrow):
+    """The same where it does not ask the loop devices of other cases, which may be busy."""
+    borrow.line = [*ALONE, *borrow.line]
+    return borrow
 
 
 def seconds(work):

@@ -14,6 +14,8 @@ from .summary import DEVICES, cell
 from .work import ANDREW
 
 FOLDER = os.path.join(TOP, "experiments/transpart/figures")
+ROOM = 1.06
+"""What is left above the highest bar."""
 MARK = 6
 """The colour of the paper's marks."""
 
@@ -57,6 +59,7 @@ def bars(title, y_label, categories, series, marks, *, x_label="", log_y=False):
     values = [v for _, cells in series for one in cells if one for v in one.spread() if v > 0 or not log_y]
     if not values:
         return None
+    values.append(max([*values, *(value for _, _, value in marks)]) * ROOM)
     ticks, up = plot.scale([*values, *(value for _, _, value in marks), *((0,) if not log_y else ())], None, log_y)
     parts = plot.axes(title, x_label, y_label, ticks, up)
     slot = (plot.RIGHT - plot.LEFT) / len(categories)
@@ -92,7 +95,7 @@ def stacked(title, y_label, groups, parts_of):
     bars_of = [(group, name, parts) for group, rows in groups for name, parts in rows]
     if not bars_of:
         return None
-    ticks, up = plot.scale([0, *(sum(parts.values()) for _, _, parts in bars_of)], None, False)
+    ticks, up = plot.scale([0, ROOM * max(sum(parts.values()) for _, _, parts in bars_of)], None, False)
     drawing = plot.axes(title, "", y_label, ticks, up)
     slot = (plot.RIGHT - plot.LEFT) / (len(bars_of) + len(groups) - 1)
     at = 0

@@ -1,6 +1,7 @@
 """Programs with a window: the six that Figure 5 starts, and the session of a writer."""
 
 import os
+import shutil
 import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -38,11 +39,13 @@ def start(system, name):
 
 def first_use(system):
     """Starts everything once, for what programs make in their first run, and writes a document to open."""
-    with open(os.path.join(HERE, "office.py"), encoding="utf-8") as f:
-        text = f.read()
-    with open(f"{system.root}/root/office.py", "w", encoding="utf-8") as f:
-        f.write(text)
+    session(system)
     system.begin_screen()
-    system.sh("python3 office.py && cp report.pdf first.pdf && rm report*")
+    system.sh("python3 /tmp/office.py && cp report.pdf first.pdf && rm report*")
     for name in PROGRAMS:
         start(system, name)
+
+
+def session(system):
+    """Lays the writer's session ready, in memory."""
+    shutil.copy(os.path.join(HERE, "office.py"), f"{system.root}/tmp/office.py")
