@@ -66,7 +66,7 @@ class Laboratory:
         function, state = WORK[work]
         began = time.monotonic()
         image = getattr(self.images, state)
-        with tempfile.TemporaryDirectory(dir=self.place) as place, Stack(self.sojourn, place) as stack:
+        with folder(self.place) as place, Stack(self.sojourn, place) as stack:
             lender = None
             if name in ("TransPart", PLAIN):
                 lender = os.path.join(place, "owner")
@@ -75,12 +75,17 @@ class Laboratory:
             loop = device(stack, "TransPart" if lender else name, image, lender, encrypted=name != PLAIN)
             with chroot.System(stack.mount(loop), MEMORY) as system:
                 figures = function(system)
-        figures["load"] = round(os.getloadavg()[0], 1)
-        self.keep(work, name, {key: round(value, 3) for key, value in figures.items()})
+            figures["load"] = round(os.getloadavg()[0], 1)
+            self.keep(work, name, {key: round(value, 3) for key, value in figures.items()})
         self.say(
             f"{work} on {name}: {time.monotonic() - began:.0f} s: "
             + ", ".join(f"{key} {value:.1f}" for key, value in figures.items())
         )
+
+
+def folder(place):
+    """A temporary directory; what is still in use there does not cost a run its figures."""
+    return tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True)
 
 
 def measure(sojourn, place, say, *, known=None, save=lambda result: None, runs=None, works=None, jobs=5):

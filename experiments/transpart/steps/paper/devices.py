@@ -140,9 +140,19 @@ class Stack:
         path = self.path("mount")
         os.mkdir(path)
         run(["mount", "-o", "noatime", device, path])
-        self.undo.callback(unmount, path)
+        self.undo.callback(self.unmount, path, device)
         self.detach(device)
         return path
+
+    def unmount(self, path, device):
+        """Takes a file system away, and waits until its loop device is free; whoever has a file open keeps both."""
+        quiet(["umount", path])
+        if os.path.ismount(path):
+            run(["umount", "--lazy", path])
+        backing = f"/sys/block/{os.path.basename(device)}/loop/backing_file"
+        end = time.monotonic() + PATIENCE
+        while os.path.exists(backing) and self.place in read(backing) and time.monotonic() < end:
+            time.sleep(0.1)
 
     def detach(self, device):
         """Lets a loop device go: at once, or with its mount. Its name is another case's from then on."""
@@ -241,13 +251,6 @@ def quiet(command):
         if not subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
             return
         time.sleep(0.25)
-
-
-def unmount(path):
-    """Takes a file system away; whatever is still open there keeps it until it is closed, but nobody finds it."""
-    quiet(["umount", path])
-    if os.path.ismount(path):
-        run(["umount", "--lazy", path])
 
 
 def remove(place):
