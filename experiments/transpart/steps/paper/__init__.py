@@ -126,7 +126,7 @@ def side_by_side(lab, listed, jobs):
                 failed.append(f"{work} on {name}: {e}")
                 lab.say(failed[-1])
 
-    threads = [threading.Thread(target=worker) for _ in range(jobs)]
+    threads = [threading.Thread(target=worker, daemon=True) for _ in range(jobs)]
     for thread in threads:
         thread.start()
     for thread in threads:

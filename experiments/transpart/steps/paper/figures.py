@@ -123,7 +123,7 @@ def finish(parts, names, marked):
     if not marked:
         return plot.finish(parts, names)
     # The mark's colour is a fixed one: what lies between has no name.
-    text = plot.finish(parts, [*names, ("the paper", True)])
+    text = plot.finish(parts, [*names, ("the paper's ratio, from TransPart's value", True)])
     at = text.rindex('<circle class="f')
     return text[:at] + f'<circle class="f{MARK}' + text[at + len('<circle class="fN') :]
 
