@@ -2,14 +2,12 @@
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { readFileSync, truncateSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
+import { truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Document } from "./document.mjs";
-import { browse, get, Lab, until, visit } from "./lab.mjs";
+import { browse, get, Lab, obstacles, overhang, until, visit } from "./lab.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const MIB = 1 << 20;
 /** A name that is text wherever it is shown. */
 const ODD = "<b id=owned>.img";
@@ -135,14 +133,8 @@ test("nothing of it keeps people out", async () => {
   ]) {
     const page = await open(options);
     await page.getByRole("img", { name: /^Map of/ }).waitFor();
-    await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-    const told = violations.map((one) => `${one.id}: ${one.nodes.map(({ target }) => target).join("; ")}`);
-    assert.deepEqual(told, [], JSON.stringify(options));
-    const wider = await page.evaluate(
-      () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    );
+    assert.deepEqual(await obstacles(page), [], JSON.stringify(options));
+    const wider = await overhang(page);
     assert.ok(wider <= 0, `${wider} px wider than the window: ${JSON.stringify(options)}`);
     await close(page);
   }

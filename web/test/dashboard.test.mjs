@@ -1,15 +1,12 @@
 // The dashboard in a real browser, before a real server with two thousand disks.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import http from "node:http";
-import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { Document } from "./document.mjs";
-import { browse, get, Lab, MARKUP, office, PATIENCE, send, until, visit } from "./lab.mjs";
+import { browse, get, Lab, MARKUP, obstacles, office, overhang, PATIENCE, send, until, visit } from "./lab.mjs";
 
 const DISKS = 2000;
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** What a first visit may cost, in bytes as they are sent. */
 const MOST_BYTES = 150 << 10;
 
@@ -573,18 +570,8 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
         await page.locator(".map summary").click();
         await page.locator(".map td", { hasText: "GiB" }).first().waitFor();
       }
-      // A server that says nothing for a while dims the page.
-      await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
-      await page.evaluate(AXE);
-      const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-      const told = violations.map(
-        (one) =>
-          `${one.impact} ${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`,
-      );
-      assert.deepEqual(told, [], `${hash} ${JSON.stringify(options)}`);
-      const wider = await page.evaluate(
-        () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-      );
+      assert.deepEqual(await obstacles(page), [], `${hash} ${JSON.stringify(options)}`);
+      const wider = await overhang(page);
       assert.ok(wider <= 0, `${hash} is ${wider} px wider than the window: ${JSON.stringify(options)}`);
     }
     await close(page);

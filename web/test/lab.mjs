@@ -4,6 +4,7 @@ import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, openSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import http from "node:http";
+import { createRequire } from "node:module";
 import { randomFillSync } from "node:crypto";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -14,6 +15,7 @@ const SOJOURN = process.env.SOJOURN ?? fileURLToPath(new URL("../../target/debug
 const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
 /** Longer than anything takes, on a slow machine that is busy. */
 export const PATIENCE = 180_000;
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const MIB = 1 << 20;
 /** What an image is imported from becomes its source, whatever is in the name. */
 export const MARKUP = "<img src=x onerror=document.title='owned'>.raw";
@@ -228,6 +230,20 @@ export async function visit(browser, lab, hash, { url = lab.url, excused = /net:
   await page.goto(`${url}/#${hash}`);
   return page;
 }
+
+/** What keeps people out of a page as it stands, as axe finds it; an empty list when nothing does. */
+export async function obstacles(page) {
+  // A server that says nothing for a while dims the page.
+  await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document));
+  const where = (node) => `${node.target} ${node.failureSummary}`;
+  return violations.map((one) => `${one.impact} ${one.id}: ${one.nodes.map(where).join("; ")}`);
+}
+
+/** By how many pixels a page is wider than the window. */
+export const overhang = (page) =>
+  page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
 
 /** A browser without a window. */
 export function browse(...args) {

@@ -1,12 +1,9 @@
 // The lab in a real browser: a trace that is dropped or was recorded, studied by a real server.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
-import { browse, get, Lab, office, until, visit } from "./lab.mjs";
+import { browse, get, Lab, obstacles, office, overhang, until, visit } from "./lab.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** A name that is text wherever it is shown. */
 const ODD = "<img src=x onerror=document.title='owned'>.csv";
 
@@ -165,14 +162,8 @@ test("nothing of the lab keeps people out", async () => {
     await choose(page, "day.csv", csv);
     await page.getByRole("button", { name: "Study it" }).click();
     await answered(page);
-    await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-    const told = violations.map((one) => `${one.id}: ${one.nodes.map(({ target }) => target).join("; ")}`);
-    assert.deepEqual(told, [], JSON.stringify(options));
-    const wider = await page.evaluate(
-      () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    );
+    assert.deepEqual(await obstacles(page), [], JSON.stringify(options));
+    const wider = await overhang(page);
     assert.ok(wider <= 0, `${wider} px wider than the window: ${JSON.stringify(options)}`);
     await close(page);
   }

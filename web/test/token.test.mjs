@@ -1,12 +1,9 @@
 // A server that asks for tokens: the page asks for one, shows it with every request, and forgets it.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
-import { browse, get, Lab, visit } from "./lab.mjs";
+import { browse, get, Lab, obstacles, overhang, visit } from "./lab.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** The browser itself tells of answers that are errors, and while the server is away. */
 const REFUSALS = /net::ERR_|status of 40[13]/;
 
@@ -186,21 +183,11 @@ test("nothing keeps people out of the form, on any screen", async () => {
     const page = await open("now", options);
     await give(page, "wrong");
     await alarm(page, "This is not a token");
-    // A server that says nothing for a while dims the page.
-    await page.evaluate(() => document.querySelector("main").style.setProperty("opacity", "1", "important"));
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-    assert.deepEqual(
-      violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.failureSummary).join("; ")}`),
-      [],
-      JSON.stringify(options),
-    );
+    assert.deepEqual(await obstacles(page), [], JSON.stringify(options));
     await field(page).fill("");
     await give(page, token);
     await live(page);
-    const wider = await page.evaluate(
-      () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    );
+    const wider = await overhang(page);
     assert.ok(wider <= 0, `${wider} px wider than the window: ${JSON.stringify(options)}`);
     await close(page);
   }
