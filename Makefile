@@ -218,7 +218,7 @@ bench-arm:
 	scripts/bench-arm
 
 bench-scale:
-	@scripts/setup build bench
+	@scripts/setup build
 	$(CARGO) build --release --locked -p sojourn
 	scripts/bench-scale
 
