@@ -4,6 +4,7 @@
 mod tests;
 
 use crate::fs::{File, FsPath, Open};
+use crate::image_lock::LockedFile;
 use crate::offload::offload_read;
 use crate::ring::{ReadTarget, Ring};
 use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
@@ -40,6 +41,8 @@ pub struct RandomFile {
 struct Inner {
     file: File,
     path: PathBuf,
+    /// Keeps the lock on the file, until the last request of it has ended.
+    _lock: Option<LockedFile>,
     /// The ring of this file, if not the one that is installed.
     ring: Option<Ring>,
     /// The file system answers reads with RWF_NOWAIT.
@@ -73,13 +76,29 @@ impl RandomFile {
         Self::new(file.into(), path.into(), None)
     }
 
+    /// Uses an open file that is locked, and gives the lock back when its last request has ended.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) when this process may open no more files.
+    pub fn from_locked(file: LockedFile, path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let own = file.try_clone().map_err(|e| Error::io(path.display(), e))?;
+        Ok(Self::with(own.into(), path, Some(file), None))
+    }
+
     /// Uses an open file that waits for the disk by `ring`, whichever is installed.
     pub fn with_ring(file: impl Into<File>, path: impl Into<PathBuf>, ring: Ring) -> Self {
         Self::new(file.into(), path.into(), Some(ring))
     }
 
     fn new(file: File, path: PathBuf, ring: Option<Ring>) -> Self {
-        Self { inner: Arc::new(Inner { file, path, ring, nowait: AtomicBool::new(true) }) }
+        Self::with(file, path, None, ring)
+    }
+
+    fn with(file: File, path: PathBuf, lock: Option<LockedFile>, ring: Option<Ring>) -> Self {
+        Self {
+            inner: Arc::new(Inner { file, path, _lock: lock, ring, nowait: AtomicBool::new(true) }),
+        }
     }
 
     /// The path, for messages.

@@ -37,8 +37,10 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What the holder of a lock does with an image or device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,37 @@ impl Usage {
                 used.chain([(DENIES, PERMISSIONS)]).collect()
             }
         }
+    }
+}
+
+/// An open image file or block device whose lock is given back when the last clone is dropped.
+///
+/// Closing the file alone would not do: a child process that is just being started has a duplicate
+/// of every open file until it executes its program, and the lock lives as long as that.
+#[derive(Debug, Clone)]
+pub struct LockedFile(Arc<UnlockedOnDrop>);
+
+#[derive(Debug)]
+struct UnlockedOnDrop(File);
+
+impl LockedFile {
+    /// Takes over a file; whether it is locked yet does not matter.
+    pub fn new(file: File) -> Self {
+        Self(Arc::new(UnlockedOnDrop(file)))
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0.0
+    }
+}
+
+impl Drop for UnlockedOnDrop {
+    fn drop(&mut self) {
+        unlock(&self.0);
     }
 }
 
@@ -253,6 +286,23 @@ mod tests {
                 assert!(lock(&open(), &path, Exclusive).is_ok() != together, "{second:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_lock_is_given_back_although_a_child_that_is_started_has_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap();
+        let file = LockedFile::new(File::options().read(true).write(true).open(&path).unwrap());
+        lock(&file, &path, Usage::Write).unwrap();
+        // What a child has between fork and exec.
+        let _of_child = file.try_clone().unwrap();
+        let still_used = file.clone();
+        drop(file);
+        let again = File::open(&path).unwrap();
+        assert_eq!(lock(&again, &path, Usage::Read).unwrap_err().kind(), ErrorKind::Conflict);
+        drop(still_used);
+        lock(&again, &path, Usage::Read).unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::raw::Raw;
 use crate::{Format, child, truncated, vhd};
-use block::{Device, Error, ErrorKind, Result, offload};
+use block::{Device, Error, ErrorKind, RandomFile, Result, offload};
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -96,7 +96,7 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
     }
     let path = path.to_owned();
     offload(move || {
-        let raw = Raw::new(raw, &path, true)?;
+        let raw = Raw::new(RandomFile::from_file(raw, &path), true)?;
         match size.filter(|size| *size != raw.size()) {
             None => Ok(Arc::new(raw) as Arc<dyn Device>),
             Some(size) => Err(Error::corrupt(format!(

@@ -5,6 +5,7 @@
 //! error that names the file, and ends the use of the image.
 
 use async_trait::async_trait;
+use block::image_lock::LockedFile;
 use block::{
     Device, Durability, Error, ErrorKind, Extent, ExtentKind, Limits, Result, Span, ZeroMode,
     extent, offload,
@@ -45,16 +46,24 @@ struct SharedImage {
     image: RwLock<FormatAccess<File>>,
     path: PathBuf,
     broken: AtomicBool,
+    /// Given back when the library has closed the image.
+    _lock: LockedFile,
 }
 
 impl ImageDriver {
-    /// Wraps an opened image.
-    pub(crate) fn new(image: FormatAccess<File>, path: &Path, traits: Traits) -> Self {
+    /// Wraps an opened image, whose file is `lock`.
+    pub(crate) fn new(
+        image: FormatAccess<File>,
+        lock: LockedFile,
+        path: &Path,
+        traits: Traits,
+    ) -> Self {
         let size = image.size();
         let shared = SharedImage {
             image: RwLock::new(image),
             path: path.into(),
             broken: AtomicBool::new(false),
+            _lock: lock,
         };
         Self { shared: Arc::new(shared), size, traits }
     }

@@ -1,6 +1,6 @@
 //! Opening a file so that two writers cannot meet, and reading the few bytes that are checked.
 
-use block::image_lock::{self, Usage};
+use block::image_lock::{self, LockedFile, Usage};
 use block::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Opens a regular file or block device, and locks it ([`block::image_lock`]): other readers may have
 /// it too, a writer has it alone. A device that is mounted or held otherwise is refused.
-pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
+pub(crate) fn open(path: &Path, read_only: bool) -> Result<LockedFile> {
     let fail = |e| Error::io(path.display(), e);
     // Looked at first: opening a pipe would wait for its other end.
     let kind = std::fs::metadata(path).map_err(fail)?.file_type();
@@ -24,6 +24,7 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
         true => image_lock::open_device(path, usage)?,
         false => OpenOptions::new().read(true).write(!read_only).open(path).map_err(fail)?,
     };
+    let file = LockedFile::new(file);
     lock(&file, path, usage)?;
     Ok(file)
 }
@@ -31,7 +32,11 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
 /// Creates a file that was not there, its name durable, locks it for writing, and gives it to `make`;
 /// when that fails the file is removed again. `mode`: its permissions, less what the process takes
 /// from new files.
-pub(crate) fn create<T>(path: &Path, mode: u32, make: impl FnOnce(File) -> Result<T>) -> Result<T> {
+pub(crate) fn create<T>(
+    path: &Path,
+    mode: u32,
+    make: impl FnOnce(LockedFile) -> Result<T>,
+) -> Result<T> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(mode).open(path);
     let file = file.map_err(|e| match e.kind() {
@@ -41,6 +46,7 @@ pub(crate) fn create<T>(path: &Path, mode: u32, make: impl FnOnce(File) -> Resul
         )),
         _ => Error::io(path.display(), e),
     })?;
+    let file = LockedFile::new(file);
     lock(&file, path, Usage::Write)?;
     // Whoever takes the file for a leftover locks it, and may have been the first to do so.
     if !is_at(&file, path)? {
@@ -50,7 +56,7 @@ pub(crate) fn create<T>(path: &Path, mode: u32, make: impl FnOnce(File) -> Resul
         )));
     }
     // The lock lives as long as this: what is removed is ours.
-    let held = file.try_clone().map_err(|e| Error::io(path.display(), e))?;
+    let held = file.clone();
     // So that a later flush of the file is all that its content needs.
     let named = match path.parent() {
         Some(parent) if parent != Path::new("") => block::file::sync_directory(parent),
@@ -93,7 +99,7 @@ pub fn remove_leftover(path: &Path) -> Result<()> {
         }
     }
     let file = match OpenOptions::new().read(true).open(path) {
-        Ok(file) => file,
+        Ok(file) => LockedFile::new(file),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(fail(e)),
     };

@@ -5,7 +5,6 @@ use block::{
     Attempt, Device, Durability, Error, ErrorKind, Extent, RandomFile, Result, Span, ZeroMode,
     offload,
 };
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ pub(crate) struct Raw {
 pub(crate) async fn open(path: &Path, read_only: bool) -> Result<Arc<dyn Device>> {
     let path = path.to_owned();
     offload(move || {
-        let file = crate::file::open(&path, read_only)?;
-        Ok(Arc::new(Raw::new(file, &path, read_only)?) as Arc<dyn Device>)
+        let file = RandomFile::from_locked(crate::file::open(&path, read_only)?, path)?;
+        Ok(Arc::new(Raw::new(file, read_only)?) as Arc<dyn Device>)
     })
     .await
 }
@@ -35,15 +34,15 @@ pub(crate) async fn create(path: &Path, size: u64, mode: u32) -> Result<Arc<dyn 
     offload(move || {
         crate::file::create(&path, mode, |file| {
             file.set_len(size).map_err(|e| Error::io(path.display(), e))?;
-            Ok(Arc::new(Raw::new(file, &path, false)?) as Arc<dyn Device>)
+            let file = RandomFile::from_locked(file, &path)?;
+            Ok(Arc::new(Raw::new(file, false)?) as Arc<dyn Device>)
         })
     })
     .await
 }
 
 impl Raw {
-    pub(crate) fn new(file: File, path: &Path, read_only: bool) -> Result<Self> {
-        let file = RandomFile::from_file(file, path);
+    pub(crate) fn new(file: RandomFile, read_only: bool) -> Result<Self> {
         let size = file.len()?;
         Ok(Self { file: Arc::new(file), size, read_only })
     }

@@ -15,6 +15,7 @@ use self::tables::Tables;
 use crate::convert::{self, Tool};
 use crate::driver::{self, ImageDriver, Traits};
 use crate::file::read_up_to;
+use block::image_lock::LockedFile;
 use block::{Device, Error, Result, offload};
 use imago::StorageOpenOptions;
 use imago::file::File as ImagoFile;
@@ -61,6 +62,7 @@ pub(crate) async fn create(path: &Path, size: u64, mode: u32) -> Result<Arc<dyn 
         crate::file::create(&path, mode, |file| {
             let made = driver::guard(&path, || {
                 runtime.block_on(async {
+                    let file = file.try_clone()?;
                     let file = ImagoFile::from_open_file(file, options(&path, false))?;
                     let gate = DenyImplicitOpenGate::default();
                     Qcow2::<ImagoFile>::create_builder(file)
@@ -71,7 +73,7 @@ pub(crate) async fn create(path: &Path, size: u64, mode: u32) -> Result<Arc<dyn 
             });
             let image = made?.map_err(|e| driver::error(&path, e))?;
             let traits = Traits { read_only: false, unit: 64 << 10, zero_marks: true };
-            let device = ImageDriver::new(FormatAccess::new(image), &path, traits);
+            let device = ImageDriver::new(FormatAccess::new(image), file, &path, traits);
             Ok(Arc::new(device) as Arc<dyn Device>)
         })
     })
@@ -83,7 +85,7 @@ fn options(path: &Path, read_only: bool) -> StorageOpenOptions {
 }
 
 fn open_with_library(
-    file: File,
+    file: LockedFile,
     path: &Path,
     read_only: bool,
     header: Qcow2Header,
@@ -91,7 +93,7 @@ fn open_with_library(
 ) -> Result<ImageDriver> {
     let image = driver::guard(path, || {
         runtime.block_on(async {
-            let file = ImagoFile::from_open_file(file, options(path, read_only))?;
+            let file = ImagoFile::from_open_file(file.try_clone()?, options(path, read_only))?;
             Qcow2::<ImagoFile>::builder(file)
                 .write(!read_only)
                 .open(DenyImplicitOpenGate::default())
@@ -101,7 +103,7 @@ fn open_with_library(
     .map_err(|e| driver::error(path, e))?;
     let traits =
         Traits { read_only, unit: 1 << header.cluster_bits, zero_marks: header.version >= 3 };
-    Ok(ImageDriver::new(FormatAccess::new(image), path, traits))
+    Ok(ImageDriver::new(FormatAccess::new(image), file, path, traits))
 }
 
 /// Checks the header and walks the tables; for writing, the reference counts too.

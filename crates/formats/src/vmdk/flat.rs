@@ -3,12 +3,12 @@
 use super::descriptor::{ExtentData, extents};
 use super::siblings::Siblings;
 use async_trait::async_trait;
+use block::image_lock::LockedFile;
 use block::{
     Device, Durability, Error, Extent, ExtentKind, RandomFile, Result, Span, ZeroMode, extent,
     offload,
 };
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const SECTOR: u64 = 512;
 pub(super) struct Flat {
     path: PathBuf,
     /// The descriptor, which stays locked.
-    _descriptor: File,
+    _descriptor: LockedFile,
     /// In the order of the disk, without gaps.
     pieces: Arc<[FlatPiece]>,
 }
@@ -37,7 +37,7 @@ impl Flat {
     /// All name the descriptor. [`Corrupt`](block::ErrorKind::Corrupt) when it is damaged, or a file
     /// is too short; [`Denied`](block::ErrorKind::Denied) when it names a file that it may not;
     /// [`Unsupported`](block::ErrorKind::Unsupported) for what is not read; any error from opening.
-    pub(super) fn open(descriptor: File, path: &Path, text: &str) -> Result<Self> {
+    pub(super) fn open(descriptor: LockedFile, path: &Path, text: &str) -> Result<Self> {
         let extents = extents(text).map_err(|e| e.context(path.display()))?;
         let too_large = || {
             Error::corrupt(format!(

@@ -13,6 +13,7 @@ mod siblings;
 
 use crate::convert::{self, Tool};
 use crate::file::{le64, read_up_to};
+use block::image_lock::LockedFile;
 use block::{Device, Error, Result, offload};
 use flat::Flat;
 use std::fs::File;
@@ -81,7 +82,7 @@ fn denied(path: &Path, why: &str) -> Error {
     ))
 }
 
-fn open_flat(file: File, path: &Path) -> Result<Flat> {
+fn open_flat(file: LockedFile, path: &Path) -> Result<Flat> {
     let len = crate::file::len(&file, path)?;
     if len > MOST_DESCRIPTOR {
         return Err(Error::corrupt(format!(

@@ -40,7 +40,7 @@ impl Siblings {
                 "{extent:?} is not opened: an extent must be a file itself, not a link or a device"
             )));
         }
-        Ok(RandomFile::from_file(crate::file::open(&path, true)?, path))
+        RandomFile::from_locked(crate::file::open(&path, true)?, path)
     }
 
     fn allows(&self, extent: &str) -> bool {
