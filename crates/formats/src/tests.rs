@@ -650,21 +650,28 @@ async fn an_esx_extent_that_ends_before_its_data_does_is_refused() {
 }
 
 #[test]
-fn a_vmdk_whose_directory_names_a_table_twice_is_refused_before_it_is_read_again() {
+fn a_vmdk_whose_tables_share_a_byte_is_refused_before_it_is_read_again() {
     let dir = directory();
     let path = dir.path().join("disk.vmdk");
-    let check = |count: u32| {
+    // A disk of so many sectors, 4096 for each table; the second table is at sector `second`.
+    let check = |sectors: u32, count: u32, second: u32| {
         let mut extent = esx_extent(37);
+        extent[12..16].copy_from_slice(&sectors.to_le_bytes());
         extent[24..28].copy_from_slice(&count.to_le_bytes());
-        extent[4 * 512 + 4..4 * 512 + 8].copy_from_slice(&5u32.to_le_bytes());
+        extent[4 * 512 + 4..4 * 512 + 8].copy_from_slice(&second.to_le_bytes());
         std::fs::write(&path, extent).unwrap();
         truncated::vmdk(&std::fs::File::open(&path).unwrap(), &path)
     };
-    check(1).unwrap();
-    let error = check(2).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("share one table"), "{error}");
-    assert!(check(u32::MAX).unwrap_err().message().contains("larger map"));
+    check(4096, 1, 5).unwrap();
+    for second in [5, 6, 36] {
+        let error = check(8192, 2, second).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("share one table"), "{second}: {error}");
+    }
+    // Tables that the disk has no use for are not read.
+    check(4096, u32::MAX, 5).unwrap();
+    let error = check(u32::MAX, u32::MAX, 5).unwrap_err();
+    assert!(error.message().contains("lies behind the end"), "{error}");
 }
 
 #[tokio::test]

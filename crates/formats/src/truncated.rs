@@ -16,8 +16,10 @@ const PIECE: u64 = 64 << 10;
 const VDI_NO_DATA: u32 = 0xffff_fffe;
 /// Up to here an entry of a VMDK's grain table is no place: not written, or zeroes.
 const VMDK_NO_DATA: u32 = 1;
-/// More tables than these are in no VMDK that the tool reads.
-const MOST_TABLES: u64 = 32 << 20;
+/// More tables than these are in no VMDK: the largest, of 62 TiB, has two million.
+const MOST_TABLES: u64 = 4 << 20;
+/// Entries of each table of an ESX sparse extent, and of any other at most.
+const IN_TABLE_OF_ESX: u32 = 4096;
 /// A VMDK header says that its grain directory is named by another header, at the end.
 const AT_END: u64 = u64::MAX;
 
@@ -104,12 +106,15 @@ impl Grains {
     fn of(looked: &CheckedFile<'_>) -> Result<Self> {
         let mut head = looked.head(0)?;
         if head.starts_with(b"COWD") {
+            let (capacity, sectors) = (u64::from(le32(&head, 12)), le32(&head, 16));
+            // More than the disk needs point nowhere.
+            let needed = capacity.div_ceil(u64::from(sectors.max(1)) * u64::from(IN_TABLE_OF_ESX));
             return Ok(Self {
-                capacity: le32(&head, 12).into(),
-                sectors: le32(&head, 16),
-                in_table: 4096,
+                capacity,
+                sectors,
+                in_table: IN_TABLE_OF_ESX,
                 directory: u64::from(le32(&head, 20)) * SECTOR,
-                tables: le32(&head, 24).into(),
+                tables: needed.min(le32(&head, 24).into()),
                 compressed: false,
                 marked: false,
             });
@@ -143,8 +148,8 @@ impl CheckedFile<'_> {
         Error::corrupt(format!("{}: truncated: {why}; fetch it again", self.path.display()))
     }
 
-    /// Where a directory says that tables are, in the order of the file, and their numbers. No two may be
-    /// at the same place: so what is read because of a directory is not much more than the file.
+    /// Where a directory says that tables are, in the order of the file, and their numbers. No two may share
+    /// a byte: so what is read because of a directory is not much more than the file.
     fn tables(&self, grains: &Grains) -> Result<Vec<(u32, u64)>> {
         let damaged =
             |why: &str| Error::corrupt(format!("{}: {why}; fetch it again", self.path.display()));
@@ -159,7 +164,9 @@ impl CheckedFile<'_> {
             Ok(())
         })?;
         tables.sort_unstable();
-        match tables.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        let sectors = (u64::from(grains.in_table) * 4).div_ceil(SECTOR);
+        let overlap = |pair: &[(u32, u64)]| u64::from(pair[0].0) + sectors > pair[1].0.into();
+        match tables.windows(2).any(overlap) {
             true => Err(damaged("two ranges of its disk share one table")),
             false => Ok(tables),
         }
