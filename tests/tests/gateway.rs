@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use sojourn_tests::attached::{furnish, read_all};
+use sojourn_tests::counting::numbers;
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::shell;
-use sojourn_tests::{Client, Home, Server, content, require};
+use sojourn_tests::{Client, CountingMachine, Home, Server, content, require};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -88,6 +89,36 @@ fn a_disk_of_an_encrypted_store_is_carried_by_who_has_the_key() {
     let key = dir.path().join("key");
     std::fs::write(&key, content::random(77, 64)).unwrap();
     carried(Some(&key));
+}
+
+#[test]
+fn a_machine_goes_on_on_another_laptop_and_what_it_was_stays_at_the_server() {
+    require!("qemu-system-x86_64");
+    let home = Home::new();
+    let rule = "{ certificate = \"alice\", write = [\"work\", \"work-*\"], read = [\"counter\"] }";
+    furnish(&home, &content::image(41, 1), rule);
+    CountingMachine::image(&home);
+    let at = free_port();
+    let serving = serve(&home, at);
+    let (office, bus) = (laptop(&home, at, None), laptop(&home, at, None));
+    let left = CountingMachine::started(&office, "work");
+    left.suspend();
+    let moved = CountingMachine::of(&bus, "work");
+    moved.vm("resume");
+    moved.wait_for_numbers(2);
+    moved.suspend();
+    numbers(&(left.console() + &moved.console())).assert_whole();
+    // Whoever broke into a laptop does away with nothing that the machine was.
+    let refused = bus.fails(9, &["vm", "remove", "work@1"]);
+    assert!(refused.contains("at the server"), "{refused}");
+    let end = left.console().len();
+    left.vm("resume");
+    left.wait_for_number_after(end);
+    left.suspend();
+    let listed = home.json(&["vm", "list"]);
+    assert_eq!(listed[0]["parcels"].as_array().map(Vec::len), Some(3), "{listed}");
+    serving.stop();
+    home.run(&["verify"]);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use block::{Error, ErrorKind, Result, offload};
 use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
-use store::{RefKind, ServerId, Store};
+use store::machines::{self, parcel_named};
+use store::{RefKind, Store};
 
 /// What is read of a suspension that is in a machine's directory and not in the store yet (docs/vm-format.md).
 #[derive(Debug, Deserialize)]
@@ -50,15 +51,6 @@ const VERSION: u32 = 1;
 const PENDING: &str = "pending/pending.json";
 /// The longest one, in bytes.
 const LONGEST: u64 = 64 << 10;
-/// Labels of the claim on a machine.
-const DISK: &str = "disk";
-const SERVER: &str = "server";
-
-/// The parcel whose snapshot a name would be, be there one or not.
-pub fn parcel_named(snapshot: &str) -> Option<String> {
-    let (machine, number) = snapshot.strip_prefix("vm-")?.rsplit_once('-')?;
-    number.parse::<u64>().ok().map(|number| format!("{machine}@{number}"))
-}
 
 /// The parcel whose disk a snapshot is: `work@5` for `vm-work-5`, if there is such a parcel and it names that
 /// snapshot's content.
@@ -119,10 +111,9 @@ pub(crate) async fn must_not_need_disk(engine: &Engine, disk: &str, lost: bool) 
 async fn must_not_need_elsewhere(engine: &Engine, disk: &str, lost: bool) -> Result<()> {
     let own = engine.disks.server().await?;
     for found in engine.store.refs().list(RefKind::Machine).await?.records {
-        let labels = &found.body.labels;
-        let server = labels.get(SERVER).and_then(|id| id.parse::<ServerId>().ok());
+        let server = machines::server_of(&found.body);
         let Some(server) = server.filter(|server| *server != own) else { continue };
-        if labels.get(DISK).is_none_or(|of| of != disk)
+        if machines::disk_of(RefKind::Machine, &found.body).is_none_or(|of| of != disk)
             || is_only_removed_here(engine, disk, lost).await?
         {
             continue;

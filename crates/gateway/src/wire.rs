@@ -188,9 +188,7 @@ impl ListPrefix {
 }
 
 fn kind_of(text: &str) -> Option<RefKind> {
-    [RefKind::Image, RefKind::Disk, RefKind::Snapshot, RefKind::Gc]
-        .into_iter()
-        .find(|kind| kind.as_str() == text)
+    RefKind::ALL.into_iter().find(|kind| kind.as_str() == text)
 }
 
 /// What a path asks for.

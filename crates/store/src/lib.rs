@@ -80,6 +80,7 @@ pub mod id;
 pub mod images;
 pub mod import;
 pub mod keys;
+pub mod machines;
 pub mod manifest;
 mod manifest_root;
 pub mod maps;

@@ -10,6 +10,7 @@ use crate::{MachineSpec, Parcel};
 use block::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use store::machines;
 use store::{ManifestId, RefBody, RefKind, RefRecord, ServerId, Session, Store};
 use tokio::time::timeout;
 
@@ -18,10 +19,7 @@ pub(crate) const ASKS: Duration = Duration::from_secs(5);
 
 /// The labels of a claim's ref.
 const UUID: &str = "uuid";
-const SERVER: &str = "server";
 const PARCEL: &str = "parcel";
-/// Read by whoever would remove that disk.
-const DISK: &str = "disk";
 
 /// Says that a machine runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +75,7 @@ impl RunClaim {
     /// [`Corrupt`](ErrorKind::Corrupt) when its labels make no sense.
     pub fn read(found: &RefRecord) -> Result<Self> {
         let label = |name: &str| found.body.labels.get(name);
-        match (label(UUID), label(SERVER).and_then(|id| id.parse().ok())) {
+        match (label(UUID), machines::server_of(&found.body)) {
             (Some(uuid), Some(server)) => Ok(Self {
                 machine: found.name.clone(),
                 uuid: uuid.clone(),
@@ -297,8 +295,8 @@ impl RunClaim {
 fn body(store: &Store, spec: &MachineSpec, server: ServerId, parcel: Option<&Parcel>) -> RefBody {
     let mut labels = BTreeMap::from([
         (UUID.to_owned(), spec.uuid.clone()),
-        (SERVER.to_owned(), server.to_string()),
-        (DISK.to_owned(), spec.disk.clone()),
+        (machines::SERVER.to_owned(), server.to_string()),
+        (machines::DISK.to_owned(), spec.disk.clone()),
     ]);
     if let Some(parcel) = parcel {
         labels.insert(PARCEL.to_owned(), parcel.name());

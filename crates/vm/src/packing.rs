@@ -9,7 +9,7 @@ use crate::{MemoryImage, Parcel, RunClaim, device_state, memory_file, mount, res
 use block::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::{Progress, RefKind, Session, Store};
+use store::{Progress, RefKind, Session, Store, machines};
 use tokio::time::{Instant, timeout};
 
 /// How long the store may take to answer before a suspension does without.
@@ -207,7 +207,7 @@ impl RunningMachine {
         let known = self.last_number.load(Ordering::Relaxed);
         let newest = before.map_or(0, |before| before.number).max(known);
         let number = Parcel::number_after(&spec.name, newest)?;
-        let snapshot = Parcel::snapshot_name(&spec.name, number);
+        let snapshot = machines::snapshot_name(&spec.name, number);
         let full = format!("{}@{snapshot}", spec.disk);
         // A try that was killed may have left its snapshot; no parcel names it.
         if store.refs().get(RefKind::Snapshot, &full).await?.is_some() {

@@ -9,10 +9,11 @@ use disk::Loader;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::machines;
 use store::{DamagedRef, ManifestId, RefBody, RefKind, RefRecord, Session, Store};
 
 /// The labels of a parcel's ref.
-const MACHINE: &str = "machine";
+const MACHINE: &str = machines::DESCRIPTION;
 const LAYOUT: &str = "layout";
 const SNAPSHOT: &str = "snapshot";
 const TOKEN: &str = "token";
@@ -66,11 +67,6 @@ impl Parcel {
                 "there is no number after that of parcel {machine}@{number}; remove that parcel"
             ))
         })
-    }
-
-    /// The name of the snapshot that belongs to a parcel.
-    pub fn snapshot_name(machine: &str, number: u64) -> String {
-        format!("vm-{machine}-{number}")
     }
 
     /// Makes a parcel.
@@ -148,7 +144,7 @@ impl Parcel {
         let mut labels = BTreeMap::from([
             (MACHINE.to_owned(), spec.encode()?),
             (LAYOUT.to_owned(), layout),
-            (SNAPSHOT.to_owned(), Self::snapshot_name(&spec.name, number)),
+            (SNAPSHOT.to_owned(), machines::snapshot_name(&spec.name, number)),
             (RefBody::ALSO.to_owned(), disk.to_string()),
         ]);
         labels.extend(token.map(|token| (TOKEN.to_owned(), token.to_owned())));
@@ -176,21 +172,23 @@ impl Parcel {
                     .ok_or_else(|| Error::corrupt(format!("lacks the label {name:?}")))
             };
             let number = found.name.rsplit_once('@').and_then(|(_, number)| number.parse().ok());
+            let number = number.ok_or_else(|| Error::corrupt("has no number"))?;
             let spec = MachineSpec::decode(label(MACHINE)?)?;
             let layout = MemoryLayout::decode(label(LAYOUT)?)?;
-            let fits = found
-                .name
-                .strip_prefix(spec.name.as_str())
-                .is_some_and(|rest| rest.starts_with('@'));
-            let (Some(number), true) = (number, fits && layout.memory == spec.memory) else {
+            if found.name != format!("{}@{number}", spec.name) || layout.memory != spec.memory {
                 return Err(Error::corrupt("is another machine's"));
-            };
+            }
+            // It is removed with the parcel.
+            let snapshot = label(SNAPSHOT)?;
+            if *snapshot != machines::snapshot_name(&spec.name, number) {
+                return Err(Error::corrupt("names a snapshot that is not its own"));
+            }
             let memory = found.body.manifest.ok_or_else(|| Error::corrupt("names no memory"))?;
             Ok(Self {
                 number,
                 memory,
                 disk: label(RefBody::ALSO)?.parse()?,
-                snapshot: label(SNAPSHOT)?.clone(),
+                snapshot: snapshot.clone(),
                 created: found.body.created,
                 token: found.body.labels.get(TOKEN).cloned(),
                 sequence: found.sequence,

@@ -12,7 +12,7 @@ use block::{Error, Result, offload};
 use disk::Loader;
 use std::path::Path;
 use std::sync::Arc;
-use store::{Progress, RefKind, ServerId, Session, Store, UploadPlan, sessions};
+use store::{Progress, RefKind, ServerId, Session, Store, UploadPlan, machines, sessions};
 
 /// Bytes of chunks that are sent as one pack: what is in flight when the process is killed is sent again.
 const PACK: usize = 2 << 20;
@@ -116,13 +116,15 @@ async fn upload_in(
     let claim = RunClaim::of_suspension(store, spec, target.server).await?;
     let claim = claim.hold_or_renew(session, spec, pending.base_id(), &parcels).await?;
     must_hold(disk, pending).await?;
-    let snapshot = Parcel::snapshot_name(&spec.name, number);
+    let snapshot = machines::snapshot_name(&spec.name, number);
     let full = format!("{}@{snapshot}", spec.disk);
     drop_leftovers(store, disk, spec, &parcels).await?;
     disk.snapshot(&spec.disk, &snapshot).await?;
     // Nothing was written before the snapshot was taken, or it would be seen now.
     if let Err(written) = must_hold(disk, pending).await {
-        disk.remove_snapshot(&spec.disk, &snapshot).await?;
+        if let Err(error) = disk.remove_snapshot(&spec.disk, &snapshot).await {
+            tracing::warn!(disk = spec.disk, snapshot, %error, "a snapshot of a try stays");
+        }
         return Err(written);
     }
     let found = session.hold(RefKind::Snapshot, &full).await?;
@@ -166,7 +168,7 @@ async fn drop_leftovers(
     spec: &MachineSpec,
     parcels: &[Parcel],
 ) -> Result<()> {
-    let prefix = format!("{}@{}", spec.disk, Parcel::snapshot_name(&spec.name, 0));
+    let prefix = format!("{}@{}", spec.disk, machines::snapshot_name(&spec.name, 0));
     let prefix = prefix.trim_end_matches('0');
     let ours =
         |name: &str| name.strip_prefix(prefix).is_some_and(|number| number.parse::<u64>().is_ok());

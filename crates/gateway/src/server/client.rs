@@ -3,7 +3,7 @@
 use super::Gateway;
 use super::limits::{ClientUsage, GatewayLimits};
 use super::names::KnownNames;
-use super::rights::{ReadRights, right};
+use super::rights::{ReadRights, may_run, right};
 use super::whole::WholeSegments;
 use access::{Right, Rules};
 use block::{Error, Result};
@@ -157,6 +157,15 @@ impl Client {
         gateway.names(FRESH).await
     }
 
+    /// The store's names as they were a second ago at the most.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
+    /// cannot be listed.
+    pub(crate) async fn names_of_just_now(&self, gateway: &Gateway) -> Result<Arc<KnownNames>> {
+        gateway.names(AT_ONCE).await
+    }
+
     /// What it may do with a name by these.
     pub(crate) fn right_by(
         &self,
@@ -180,10 +189,15 @@ impl Client {
         row: &str,
         known: Option<&RefKey>,
     ) -> Result<Option<Right>> {
-        if kind == RefKind::Gc || !gateway.store().settings().is_encrypted() {
+        let is_of_machine = matches!(kind, RefKind::Parcel | RefKind::Machine);
+        let is_encrypted = gateway.store().settings().is_encrypted();
+        if kind == RefKind::Gc || !(is_of_machine || is_encrypted) {
             return self.right(gateway, kind, row).await;
         }
         let names = gateway.names(FRESH).await?;
+        if is_of_machine {
+            return self.right_on_machine(gateway, &names, (kind, row), known).await;
+        }
         if let Some(name) = names.name(kind, row) {
             return Ok(right(&gateway.rules(), &self.peer, &names, kind, name));
         }
@@ -193,6 +207,31 @@ impl Client {
             Err(e) if e.kind() == block::ErrorKind::Unavailable => Err(e),
             Err(_) => Ok(None),
         }
+    }
+
+    /// The same of a parcel or a claim, by what it says: a rule for its name alone does not show it.
+    async fn right_on_machine(
+        &self,
+        gateway: &Gateway,
+        names: &KnownNames,
+        (kind, row): (RefKind, &str),
+        known: Option<&RefKey>,
+    ) -> Result<Option<Right>> {
+        let found = match (names.record(kind, row), known) {
+            (Some(found), _) => Arc::clone(found),
+            (None, Some(known)) => match gateway.store().refs().keyed(known).await {
+                Ok(found) => Arc::new(found),
+                Err(e) if e.kind() == block::ErrorKind::Unavailable => return Err(e),
+                Err(_) => return Ok(None),
+            },
+            (None, None) => return Ok(None),
+        };
+        let right = match &found.record {
+            Some(record) => may_run(&gateway.rules(), &self.peer, names, kind, record),
+            // One that was removed says no more than that.
+            None => self.right_by(gateway, names, kind, &found.name).is_some(),
+        };
+        Ok(right.then_some(Right::Write))
     }
 
     /// Fails unless some rule lets it write something.

@@ -86,6 +86,9 @@ pub(super) async fn check_size(
     let size = next.body.size;
     let fits = match kind {
         RefKind::Snapshot => size == content,
+        // Behind the memory are the state of the devices and more.
+        RefKind::Parcel => vm::Parcel::read(next)?.layout.size() == content,
+        RefKind::Machine => size <= content,
         // What is behind the end of its content reads as zeroes.
         _ => size >= content && succession::is_disk_size(size),
     };

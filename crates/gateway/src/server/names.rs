@@ -1,7 +1,7 @@
 //! The names of the store and what they mean, as last looked up, for all clients together.
 
 use block::Result;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future, stream};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// The kinds of names that clients may have rights on.
-const KINDS: [RefKind; 3] = [RefKind::Image, RefKind::Disk, RefKind::Snapshot];
+const KINDS: [RefKind; 5] =
+    [RefKind::Image, RefKind::Disk, RefKind::Snapshot, RefKind::Parcel, RefKind::Machine];
 /// Records that are read at the same time.
 const CONCURRENCY: usize = 16;
 
@@ -41,6 +42,11 @@ impl KnownNames {
             .values()
             .filter(move |record| record.kind == kind)
             .filter_map(|r| r.record.as_ref())
+    }
+
+    /// The newest record of a row, as last looked up; also of a name that was removed.
+    pub(crate) fn record(&self, kind: RefKind, row: &str) -> Option<&Arc<KeyedRecord>> {
+        self.rows.get(&(kind, row.to_owned()))
     }
 
     /// The name for which `row` stands in keys, also of one that was removed.
@@ -95,8 +101,13 @@ impl CachedNames {
         let began = Instant::now();
         let mut rows = HashMap::new();
         let mut changed = Vec::new();
-        for kind in KINDS {
-            for (row, sequence) in store.refs().rows_of(kind).await? {
+        let refs = store.refs();
+        let listed = KINDS.map(|kind| {
+            let refs = refs.clone();
+            async move { Ok::<_, block::Error>((kind, refs.rows_of(kind).await?)) }
+        });
+        for (kind, listed) in future::try_join_all(listed).await? {
+            for (row, sequence) in listed {
                 match self.known.rows.get(&(kind, row.clone())) {
                     Some(known) if known.sequence == sequence => {
                         rows.insert((kind, row), Arc::clone(known));
@@ -105,7 +116,6 @@ impl CachedNames {
                 }
             }
         }
-        let refs = store.refs();
         let read: Vec<_> = stream::iter(changed)
             .map(|key| {
                 let refs = refs.clone();

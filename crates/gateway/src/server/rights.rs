@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{
-    BootListId, ChunkId, ChunkRef, ManifestId, PackId, RefKind, RefRecord, SegmentId, Store, images,
+    BootListId, ChunkId, ChunkRef, ManifestId, PackId, RefKind, RefRecord, SegmentId, Store,
+    images, machines,
 };
 use tokio::time::Instant;
 
@@ -89,9 +90,25 @@ pub(crate) fn right(
             owner.or_else(|| rules.right(peer, name).map(|_| Right::Read))
         }
         RefKind::Gc => Some(Right::Read),
-        // Machines are for those on the store itself: its memory shows more than its disk does.
-        RefKind::Parcel | RefKind::Machine => None,
+        // Its memory shows more than its disk does: who may only read that sees no machine.
+        RefKind::Parcel | RefKind::Machine => {
+            rules.right(peer, machines::machine_of(name)).filter(|right| *right == Right::Write)
+        }
     }
+}
+
+/// Whether a client may write both a machine, by its parcel or claim, and the disk of that machine: then it may see
+/// its memory.
+pub(crate) fn may_run(
+    rules: &Rules,
+    peer: &Peer,
+    names: &KnownNames,
+    kind: RefKind,
+    record: &RefRecord,
+) -> bool {
+    let may_write = |kind, name: &str| right(rules, peer, names, kind, name) == Some(Right::Write);
+    may_write(kind, &record.name)
+        && machines::disk_of(kind, &record.body).is_some_and(|disk| may_write(RefKind::Disk, &disk))
 }
 
 impl ReadRights {
@@ -124,6 +141,13 @@ impl ReadRights {
                     }
                     Some(Right::Read) => manifests.extend(record.body.manifest),
                     None => {}
+                }
+            }
+        }
+        for kind in [RefKind::Parcel, RefKind::Machine] {
+            for record in names.records(kind) {
+                if may_run(rules, peer, names, kind, record) {
+                    manifests.extend(record.body.roots().unwrap_or_default());
                 }
             }
         }

@@ -5,8 +5,10 @@
 
 use super::Gateway;
 use super::client::Client;
+use super::holders::{claim, held_disk, not_held, owns};
 use super::labels;
 use super::limits::RequestPermit;
+use super::machines;
 use super::read::{RequestedRange, backend_error, may_read};
 use crate::wire::ObjectKey;
 use access::Right;
@@ -17,14 +19,17 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use std::collections::{HashMap, HashSet};
-use store::offered::{self, KeptObjects, OfferedPack, ServerOwner};
+use store::offered::{self, KeptObjects, OfferedPack};
 use store::{
     ChunkRef, KeyedRecord, ManifestId, PackId, RefBody, RefKey, RefKind, RefRecord, SegmentId,
-    ServerId, WriterId,
+    WriterId,
 };
 
 /// Objects that are looked for at the same time.
 const LOOKS: usize = 64;
+/// What clients publish.
+const PUBLISHED: [RefKind; 4] =
+    [RefKind::Disk, RefKind::Snapshot, RefKind::Parcel, RefKind::Machine];
 /// Segments that are looked through at the same time.
 const SEGMENTS: usize = 4;
 /// What the store's clock is written with.
@@ -310,8 +315,8 @@ async fn is(backend: &dyn ObjectStore, path: &Path, bytes: &Bytes) -> Result<boo
 /// Writes a record of a name.
 async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes) -> Result<()> {
     let refs = gateway.store().refs();
-    if !matches!(key.kind, RefKind::Disk | RefKind::Snapshot) {
-        return Err(Error::denied("clients publish disks and snapshots alone"));
+    if !PUBLISHED.contains(&key.kind) {
+        return Err(Error::denied("clients publish disks, snapshots and machines alone"));
     }
     let offered = KeyedRecord::decode(&refs, key, &bytes)?;
     let right = client.right(gateway, key.kind, &offered.name).await?;
@@ -321,9 +326,6 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
             key.kind, offered.name
         )));
     }
-    let Some(next) = &offered.record else {
-        return Err(Error::denied("names are removed at the server, not by its gateway"));
-    };
     let before = refs.newest_keyed(key.kind, &offered.name).await?;
     let taken = || {
         Error::conflict(format!(
@@ -338,27 +340,49 @@ async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes)
         before if !offered.is_next(before.as_ref()) => return Err(taken()),
         before => {
             let before = before.as_ref().and_then(|before| before.record.as_ref());
-            let checked = match key.kind {
-                RefKind::Disk => check_disk(gateway, client, before, next).await,
-                _ => check_snapshot(gateway, client, before, next).await,
-            };
-            checked.map_err(by_rule)?;
-            let kept = check_roots(gateway, client, &next.body).await?;
-            if key.kind == RefKind::Disk {
-                labels::check_disk_image(gateway, client, key, before, next).await?;
-            }
-            labels::check_size(gateway, key.kind, before, next).await?;
-            // What was there when it was looked for may have been condemned meanwhile.
-            if let Some(kept) = kept
-                && !kept.is_current().await?
-            {
-                return Err(Error::unavailable("garbage was collected meanwhile; ask again"));
+            match &offered.record {
+                Some(next) => {
+                    let length = bytes.len() as u64;
+                    check_next(gateway, client, key, (before, next), length).await?;
+                }
+                None => {
+                    let checked = machines::check_removal(gateway, client, key.kind, before).await;
+                    checked.map_err(by_rule)?;
+                }
             }
         }
     }
     match refs.write_keyed(&offered, before.as_ref(), bytes).await? {
         true => Ok(()),
         false => Err(taken()),
+    }
+}
+
+/// Fails unless `next` may be what a name means after `before`.
+async fn check_next(
+    gateway: &Gateway,
+    client: &Client,
+    key: &RefKey,
+    (before, next): (Option<&RefRecord>, &RefRecord),
+    length: u64,
+) -> Result<()> {
+    let checked = match key.kind {
+        RefKind::Disk => check_disk(gateway, client, before, next).await,
+        RefKind::Snapshot => check_snapshot(gateway, client, before, next).await,
+        _ => machines::check(gateway, client, key.kind, (before, next), length).await,
+    };
+    checked.map_err(by_rule)?;
+    let kept = check_roots(gateway, client, &next.body).await?;
+    if key.kind == RefKind::Disk {
+        labels::check_disk_image(gateway, client, key, before, next).await?;
+    }
+    labels::check_size(gateway, key.kind, before, next).await?;
+    // What was there when it was looked for may have been condemned meanwhile.
+    match kept {
+        Some(kept) if !kept.is_current().await? => {
+            Err(Error::unavailable("garbage was collected meanwhile; ask again"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -404,30 +428,6 @@ async fn check_disk(
     }
 }
 
-async fn owns(gateway: &Gateway, client: &Client, server: &ServerId) -> Result<bool> {
-    let owner = offered::server_owner(gateway.store(), client.owner(), server).await?;
-    Ok(owner == ServerOwner::This)
-}
-
-/// Whether a server's id is the client's. One that nobody announced is from now on, unless a disk names it: then it is
-/// of a server that never announced itself, and that nobody could tell from this client's any more.
-async fn claim(gateway: &Gateway, client: &Client, server: &ServerId) -> Result<bool> {
-    let store = gateway.store();
-    match offered::server_owner(store, client.owner(), server).await? {
-        ServerOwner::This => return Ok(true),
-        ServerOwner::Other => return Ok(false),
-        ServerOwner::Unknown => {}
-    }
-    // The client may have learned the id from a record of a moment ago.
-    let names = client.names_now(gateway).await?;
-    let is_its = |disk: &RefRecord| succession::last_holder(disk).ok().flatten() == Some(*server);
-    if names.records(RefKind::Disk).any(is_its) {
-        return Ok(false);
-    }
-    offered::claim_server(store, client.owner(), server).await?;
-    Ok(true)
-}
-
 /// Fails unless a snapshot is new, and of a disk that a server of this client holds.
 async fn check_snapshot(
     gateway: &Gateway,
@@ -439,15 +439,9 @@ async fn check_snapshot(
         return Err(Error::conflict(format!("snapshot {:?} exists already", next.name)));
     }
     let disk = next.name.split_once('@').map_or("", |(disk, _)| disk);
-    let found = gateway.store().refs().get(RefKind::Disk, disk).await?;
-    let found = found.ok_or_else(|| Error::conflict(format!("there is no disk {disk:?}")))?;
-    let holder = succession::last_holder(&found)?;
-    let own = match holder {
-        Some(holder) => owns(gateway, client, &holder).await?,
-        None => false,
-    };
-    if !own || !succession::is_same_disk(&found.body, &next.body) {
-        return Err(Error::fenced(format!("disk {disk:?} is not held by a server of this client")));
+    let found = held_disk(gateway, client, disk).await?;
+    if !succession::is_same_disk(&found.body, &next.body) {
+        return Err(not_held(disk));
     }
     labels::check_snapshot_image(&found, next)
 }

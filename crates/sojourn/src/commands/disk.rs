@@ -17,10 +17,11 @@ use disk::Mode;
 use engine::Config;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::open_store;
-use engine::parcels::{parcel_named, parcel_of};
+use engine::parcels::parcel_of;
 use engine::world;
 use server::remote::RemoteServer;
 use std::process::ExitCode;
+use store::machines::parcel_named;
 use text::{describe, elsewhere, pruned, rebased, table};
 
 /// The verbs of `sojourn disk`.

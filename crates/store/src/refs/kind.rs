@@ -25,7 +25,7 @@ pub enum RefKind {
 
 impl RefKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
+    pub const ALL: [Self; 6] =
         [Self::Image, Self::Disk, Self::Snapshot, Self::Parcel, Self::Machine, Self::Gc];
 
     /// The kind in words, as it stands in keys.

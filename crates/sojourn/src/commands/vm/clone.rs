@@ -13,7 +13,7 @@ use disk::Mode;
 use engine::api::{DiskReply, DiskRequest};
 use engine::world;
 use engine::{Config, Home, open_store};
-use store::{RefKind, Store};
+use store::{RefKind, Store, machines};
 
 /// `sojourn vm clone`. The parcel is made last but one, and the directory last: a try that was interrupted leaves a
 /// disk, and no machine.
@@ -80,7 +80,7 @@ async fn parcel_of_clone(
     from: &Parcel,
     spec: &MachineSpec,
 ) -> Result<()> {
-    let snapshot = Parcel::snapshot_name(&spec.name, 1);
+    let snapshot = machines::snapshot_name(&spec.name, 1);
     let request = DiskRequest::Snapshot { name: spec.disk.clone(), snapshot: snapshot.clone() };
     let DiskReply::Snapshot(_) = disks::ask(home, request).await? else {
         return Err(Error::internal("a snapshot was asked for, and something else came"));
