@@ -103,13 +103,13 @@ impl Boots {
     pub fn begin(&self, guest: BootingGuest, image: Arc<Image>) -> Option<WatchedBoot> {
         self.help(Arc::clone(&image));
         let id = image.manifest().id();
-        let BegunBoot { boot, is_first, list, progress } = self.storms.begin(guest, image);
+        let BegunBoot { boot, begins, list, progress } = self.storms.begin(guest, image);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
-        if is_first {
+        if let Some(storm) = begins {
             let engine = Arc::clone(&self.engine);
             let stored_bytes = move || engine.store.counters().stored_bytes_read;
-            tasks.spawn(Arc::clone(&self.storms).follow(stored_bytes));
+            tasks.spawn(Arc::clone(&self.storms).follow(storm, stored_bytes));
         }
         if boot.is_some() && self.helps.lists {
             tasks.spawn(compare_with_list(Arc::clone(&self.engine), id, list, progress));

@@ -101,8 +101,8 @@ impl Drop for WatchedBoot {
 pub(super) struct BegunBoot {
     /// `None` when the storm has too many already.
     pub(super) boot: Option<WatchedBoot>,
-    /// Its storm begins: somebody has to [`follow`](Storms::follow) it.
-    pub(super) is_first: bool,
+    /// The number of its storm, which begins: somebody has to [`follow`](Storms::follow) it.
+    pub(super) begins: Option<u64>,
     /// Somebody has to look up what the boot list names, if nobody has.
     pub(super) list: Arc<SharedList>,
     pub(super) progress: Arc<BootProgress>,
@@ -129,17 +129,16 @@ impl Storms {
         }
         let progress = Arc::<BootProgress>::default();
         let Some(storm) = kept.storms.back_mut() else {
-            return BegunBoot { boot: None, is_first, list: Arc::default(), progress };
+            return BegunBoot { boot: None, begins: None, list: Arc::default(), progress };
         };
         let list = storm.list(image.manifest().id());
         let (number, storm) = (storm.begin(guest, image, &progress), storm.number);
         let watched = |number| WatchedBoot { storms: Arc::clone(self), storm, number };
-        BegunBoot { boot: number.map(watched), is_first, list, progress }
+        BegunBoot { boot: number.map(watched), begins: is_first.then_some(storm), list, progress }
     }
 
-    /// Looks at the storm that goes on until it is over; `stored_bytes` says what was read from the store since the
-    /// server began.
-    pub(super) async fn follow(self: Arc<Self>, stored_bytes: impl Fn() -> u64 + Send) {
+    /// Looks at a storm until it is over; `stored_bytes` says what was read from the store since the server began.
+    pub(super) async fn follow(self: Arc<Self>, storm: u64, stored_bytes: impl Fn() -> u64 + Send) {
         let mut tick = tokio::time::interval_at(Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = stored_bytes();
@@ -149,14 +148,13 @@ impl Storms {
             let sight = Sight { stored_bytes: now.saturating_sub(before) };
             before = now;
             let mut kept = self.kept.lock();
-            match kept.storms.back_mut() {
-                Some(storm) => {
-                    storm.look(sight);
-                    if storm.is_over() {
-                        return;
-                    }
-                }
-                None => return,
+            // It may have ended between two looks, and another one have begun, which somebody else follows.
+            let Some(storm) = kept.storms.back_mut().filter(|newest| newest.number == storm) else {
+                return;
+            };
+            storm.look(sight);
+            if storm.is_over() {
+                return;
             }
         }
     }

@@ -53,8 +53,11 @@ struct Boot {
     read: ReadSoFar,
     /// When that grew last.
     grew: Instant,
-    /// Its waits when it began, at the last moment, and at the last look; since it began.
+    /// Connections of it: a client may have several to one disk.
+    connections: usize,
+    /// Its waits when it began, when its reading grew last, at the last moment, and at the last look; since it began.
     before: WaitReading,
+    at_growth: WaitReading,
     at_moment: (Instant, WaitReading),
     at_look: (Instant, WaitReading),
     now: BootWait,
@@ -92,7 +95,7 @@ impl Boot {
         self.list_chunks = progress.all_listed().map(|all| all as u64);
         let read = progress.read_so_far();
         if read != self.read {
-            (self.read, self.grew) = (read, now);
+            (self.read, self.grew, self.at_growth) = (read, now, reading);
         }
         if now - self.grew >= QUIET {
             self.end(BootState::Done);
@@ -124,7 +127,8 @@ impl Boot {
     }
 
     fn view(&self, storm: Instant) -> BootView {
-        let (_, waited) = self.at_look;
+        // What a guest waits for when it has booted is no part of its boot.
+        let waited = if self.goes_on() { self.at_look.1 } else { self.at_growth };
         BootView {
             disk: self.guest.disk.clone(),
             client: self.guest.client.clone(),
@@ -173,13 +177,20 @@ impl Storm {
         of_image(&mut self.lists, id)
     }
 
-    /// A guest begins to boot; gives its number unless there are too many.
+    /// A guest begins to boot; gives its number unless there are too many. Another connection to a disk whose guest
+    /// boots is one of that guest.
     pub(super) fn begin(
         &mut self,
         guest: BootingGuest,
         image: Arc<Image>,
         progress: &Arc<BootProgress>,
     ) -> Option<usize> {
+        let same =
+            |boot: &Boot| boot.watched.as_ref().is_some_and(|(of, _)| Arc::ptr_eq(of, &image));
+        if let Some(number) = self.boots.iter().position(same) {
+            self.boots[number].connections += 1;
+            return Some(number);
+        }
         if self.boots.len() >= MOST_BOOTS {
             self.unwatched += 1;
             return None;
@@ -189,7 +200,9 @@ impl Storm {
         self.boots.push(Boot {
             guest,
             began: now,
+            connections: 1,
             before: image.waits().reading(),
+            at_growth: reading,
             watched: Some((image, Arc::clone(progress))),
             state: BootState::Booting,
             list_chunks: None,
@@ -205,11 +218,11 @@ impl Storm {
         Some(self.boots.len() - 1)
     }
 
-    /// The client of a boot has left.
+    /// A client of a boot has left: with its last connection the guest has.
     pub(super) fn leave(&mut self, number: usize) {
-        if let Some(boot) = self.boots.get_mut(number).filter(|boot| boot.goes_on())
-            && !boot.look()
-        {
+        let Some(boot) = self.boots.get_mut(number) else { return };
+        boot.connections = boot.connections.saturating_sub(1);
+        if boot.connections == 0 && boot.goes_on() && !boot.look() {
             boot.end(BootState::Left);
         }
         self.count();
