@@ -120,6 +120,16 @@ impl ControlClient {
     /// # Errors
     /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub(crate) async fn look(mut self, export: &str, options: ClientOptions) -> Result<Remote> {
+        let asked = tokio::time::timeout(options.connect, self.ask_to_look()).await;
+        asked.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!("the server at {} is silent", self.path.display())))
+        })?;
+        let uri = Uri::new(Address::unix(&self.path)?, export);
+        Remote::over(Box::new(self.stream), &uri, options).await
+    }
+
+    /// Has the server speak NBD from now on.
+    async fn ask_to_look(&mut self) -> Result<()> {
         let request = format!(
             "POST {LOOK_PATH} HTTP/1.1\r\nhost: sojourn\r\nconnection: upgrade\r\n\
              upgrade: {LOOK_PROTOCOL}\r\ncontent-length: 0\r\n\r\n"
@@ -132,14 +142,15 @@ impl ControlClient {
         while !head.ends_with(b"\r\n\r\n") && head.len() < LONGEST_HEAD {
             head.push(self.stream.read_u8().await.map_err(gone)?);
         }
-        if !head.starts_with(b"HTTP/1.1 101 ") {
-            (&mut self.stream).take(MAXIMUM).read_to_end(&mut head).await.map_err(gone)?;
-            let problem = split(&head).and_then(|(_, body)| serde_json::from_slice(body).ok());
-            let unknown = || unreadable(&self.path, "it does not let anybody look");
-            return Err(problem.map_or_else(unknown, |problem: Problem| problem.into()));
+        if head.starts_with(b"HTTP/1.1 101 ") {
+            return Ok(());
         }
-        let uri = Uri::new(Address::unix(&self.path)?, export);
-        Remote::over(Box::new(self.stream), &uri, options).await
+        // The server keeps the connection open behind an answer that it refuses with.
+        let mut refusal = vec![0; body_length(&head).unwrap_or(0).min(LONGEST_HEAD)];
+        self.stream.read_exact(&mut refusal).await.map_err(gone)?;
+        let unknown = || unreadable(&self.path, "it does not let anybody look");
+        let problem = serde_json::from_slice::<Problem>(&refusal);
+        Err(problem.map_or_else(|_| unknown(), Error::from))
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(
@@ -193,21 +204,29 @@ fn unreadable(path: &Path, why: &str) -> Error {
 /// The status code and the body of an answer, if the answer is complete.
 fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let body = &answer[end + 4..];
-    let mut lines = head.split("\r\n");
-    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-    let length: usize = lines
+    let (head, body) = (&answer[..end], &answer[end + 4..]);
+    let first = std::str::from_utf8(head).ok()?.split("\r\n").next()?;
+    let status = first.split(' ').nth(1)?.parse().ok()?;
+    (body_length(head)? == body.len()).then_some((status, body))
+}
+
+/// How long the body of an answer is, by its head.
+fn body_length(head: &[u8]) -> Option<usize> {
+    let lines = std::str::from_utf8(head).ok()?.split("\r\n").skip(1);
+    lines
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .and_then(|(_, value)| value.trim().parse().ok())?;
-    (body.len() == length).then_some((status, body))
+        .and_then(|(_, value)| value.trim().parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{ControlClient, split};
+    use nbd::ClientOptions;
     use proptest::prelude::*;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{UnixListener, UnixStream};
 
     proptest! {
         #[test]
@@ -217,6 +236,33 @@ mod tests {
             answer.extend(bytes);
             let _ = split(&answer);
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refuses_a_look_or_says_nothing_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let look = async |answer: &[u8], options: ClientOptions| {
+            let stream = UnixStream::connect(&path).await.unwrap();
+            // It stays open, as that of a server does which refuses.
+            let (mut server, _) = listener.accept().await.unwrap();
+            server.write_all(answer).await.unwrap();
+            let client = ControlClient { path: path.clone(), stream };
+            client.look("alice", options).await.err().unwrap().message().to_owned()
+        };
+        let refusal = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n";
+        let patient =
+            ClientOptions { connect: Duration::from_secs(600), ..ClientOptions::default() };
+        let said = look(refusal, patient.clone()).await;
+        assert!(said.contains("does not let anybody look"), "{said}");
+        let named = b"HTTP/1.1 409 Conflict\r\ncontent-length: 41\r\n\r\n{\"kind\":\"conflict\",\"message\":\"in change\"}";
+        let said = look(named, patient).await;
+        assert!(said.contains("in change"), "{said}");
+        let hasty =
+            ClientOptions { connect: Duration::from_millis(50), ..ClientOptions::default() };
+        let said = look(b"HTTP/1.1 ", hasty).await;
+        assert!(said.contains("is silent"), "{said}");
     }
 
     #[test]
