@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// So many boots are told of those that go on.
 const MOST: usize = 200;
-/// They are looked at once a second, and what is told is no older.
-const TERMS: ReadingTerms = ReadingTerms { least: Duration::from_millis(500), parts: 100 };
+/// They are looked at once a second, and what is told is hardly older, also on a busy server.
+const TERMS: ReadingTerms = ReadingTerms { least: Duration::from_millis(500), parts: 5 };
 
 /// What is told of boots.
 #[derive(Debug, Default)]
