@@ -4,7 +4,7 @@ use crate::claims::ClaimRoom;
 use crate::shelf::Shelf;
 use crate::source::PeerSource;
 use arc_swap::ArcSwap;
-use block::ErrorKind;
+use block::{Error, ErrorKind};
 use lookaside::Sources;
 use lookaside::share::MemberId;
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ const MOST: usize = 64;
 /// Addresses of which nothing is known but that somebody announced them there, and that did not answer yet: anybody in
 /// the network can announce any.
 const MOST_HEARD_OF: usize = 32;
+/// Peers of other stores, which are asked again now and then.
+const MOST_STRANGE: usize = 16;
 /// Peers at one address, which several users may have: a machine that answers at many ports leaves room to others.
 const MOST_AT_ADDRESS: usize = 8;
 /// The first pause after a peer did not answer, and the longest.
@@ -50,6 +52,10 @@ pub struct Neighbours {
 /// A peer that is followed, or greeted until it answers.
 struct KnownNeighbour {
     is_there: bool,
+    /// It has answered once, be it that it has another store.
+    has_answered: bool,
+    /// It said so last time.
+    is_strange: bool,
     source: Arc<PeerSource>,
 }
 
@@ -113,7 +119,7 @@ impl Neighbours {
     /// Somebody announced a peer at this address: it is followed as one that was [seen](Self::seen), unless too many of
     /// those that are known do not answer.
     pub fn heard_of(self: &Arc<Self>, address: SocketAddr) {
-        let silent = self.known.lock().values().filter(|neighbour| !neighbour.is_there).count();
+        let silent = self.known.lock().values().filter(|neighbour| !neighbour.has_answered).count();
         if silent < MOST_HEARD_OF {
             self.seen(address);
         }
@@ -132,7 +138,15 @@ impl Neighbours {
             Ok(source) => source,
             Err(error) => return tracing::debug!(%address, %error, "a peer cannot be asked"),
         };
-        known.insert(address, KnownNeighbour { is_there: false, source: Arc::clone(&source) });
+        known.insert(
+            address,
+            KnownNeighbour {
+                is_there: false,
+                has_answered: false,
+                is_strange: false,
+                source: Arc::clone(&source),
+            },
+        );
         let this = Arc::clone(self);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
@@ -152,7 +166,15 @@ impl Neighbours {
     async fn follow(&self, address: SocketAddr, source: &Arc<PeerSource>) {
         let (mut pause, mut failures, mut is_new) = (FIRST_PAUSE, 0, true);
         while failures < TRIES {
-            match source.greet(self.member, self.port.load(Relaxed)).await {
+            let greeted = source.greet(self.member, self.port.load(Relaxed)).await;
+            let refused =
+                |e: &Error| matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unsupported);
+            if greeted.as_ref().map_or_else(refused, |_| true)
+                && !self.stays(address, greeted.is_err())
+            {
+                return;
+            }
+            match greeted {
                 Ok(member) if self.is_followed(member) => {
                     tokio::time::sleep(LATER).await;
                     continue;
@@ -170,9 +192,7 @@ impl Neighbours {
                     self.set_there(address, false);
                     tracing::info!(%address, error = error.message(), "a peer is away");
                 }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
-                {
+                Err(error) if refused(&error) => {
                     tracing::debug!(%address, %error, "not a peer of this store");
                     tokio::time::sleep(LATER).await;
                     continue;
@@ -185,6 +205,16 @@ impl Neighbours {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// A peer has answered; whether it stays among those that are known. Too many of other stores would leave no room.
+    fn stays(&self, address: SocketAddr, is_strange: bool) -> bool {
+        let mut known = self.known.lock();
+        if let Some(neighbour) = known.get_mut(&address) {
+            (neighbour.has_answered, neighbour.is_strange) = (true, is_strange);
+        }
+        let strange = known.values().filter(|neighbour| neighbour.is_strange).count();
+        !is_strange || strange <= MOST_STRANGE
     }
 
     fn set_there(&self, address: SocketAddr, is_there: bool) {
