@@ -36,9 +36,10 @@ pub(crate) fn spoken(names: impl Iterator<Item = impl Into<String>>) -> String {
 }
 
 impl Amounts {
-    /// All of them in bytes, ascending, each once.
-    pub(crate) fn of(&self, whole: u64) -> Vec<u64> {
-        let parts = self.shares.iter().map(|share| (whole as f64 * share).round() as u64);
+    /// All of them in bytes, ascending, each once. A part of the whole is at least `least`.
+    pub(crate) fn of(&self, whole: u64, least: u64) -> Vec<u64> {
+        let part = |share: &f64| ((whole as f64 * share).round() as u64).max(least);
+        let parts = self.shares.iter().map(part);
         let mut all: Vec<u64> = self.sizes.iter().copied().chain(parts).collect();
         all.sort_unstable();
         all.dedup();
@@ -217,8 +218,8 @@ mod tests {
     #[test]
     fn amounts_are_sizes_or_parts_of_a_whole() {
         let amounts = |text: &str| text.parse::<Amounts>().unwrap();
-        assert_eq!(amounts("1%-5%").of(1000), [10, 20, 40, 50]);
-        assert_eq!(amounts("4K,50%,100%").of(1000), [500, 1000, 4096]);
+        assert_eq!(amounts("1%-5%").of(1000, 1), [10, 20, 40, 50]);
+        assert_eq!(amounts("4K,50%,100%").of(1000, 1), [500, 1000, 4096]);
         assert_eq!(amounts("1K-4K").sizes(), Some(&[1024, 2048, 4096][..]));
         assert_eq!(amounts("4K,10%").sizes(), None);
         for bad in ["0%", "101%", "-1%", "nan%", "x%", "5%-1%", "1e-9%-100%", "10%-20"] {

@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     };
     let mut view = line.view(Vec::new());
     let sizes = match &args.size {
-        Some(sizes) => sizes.of(view.distinct_blocks.saturating_mul(block)),
+        Some(sizes) => sizes.of(view.distinct_blocks.saturating_mul(block), block),
         None => steps(view.distinct_blocks.saturating_mul(block), block),
     };
     let blocks: Vec<u64> = sizes.iter().map(|size| size / block).collect();

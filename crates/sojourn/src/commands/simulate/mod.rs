@@ -272,7 +272,7 @@ fn blocks(size: u64, block: u64) -> Result<u32> {
 fn sizes(amounts: &Amounts, stream: &ReferenceStream) -> Result<Vec<(u64, u32)>> {
     let block = u64::from(stream.block);
     let whole = u64::from(stream.blocks()) * u64::from(stream.one_in) * block;
-    amounts.of(whole).into_iter().map(|size| Ok((size, blocks(size, block)?))).collect()
+    amounts.of(whole, block).into_iter().map(|size| Ok((size, blocks(size, block)?))).collect()
 }
 
 /// A trace of which only a curve was made, in a line.
