@@ -270,6 +270,8 @@ impl Disk {
     /// Any error from [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
         self.asked.forget();
+        // What an earlier client left goes up behind the next opening; an upload would keep the lock.
+        self.rounds.close().await;
         // What was given up may still be replacing the record, which the next opening reads.
         drop(self.replacing.lock().await);
         self.shadow.close().await

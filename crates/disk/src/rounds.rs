@@ -17,6 +17,8 @@ pub(crate) struct PublishRounds {
     under_way: AtomicBool,
     /// What an earlier client left is on its way to the store.
     pub(crate) catching_up: Mutex<JoinSet<Result<()>>>,
+    /// Nothing more begins to go up like that.
+    closed: AtomicBool,
     /// The disk's ref as the last round left it.
     pub(crate) last: parking_lot::Mutex<Option<LookedUpRef>>,
 }
@@ -35,6 +37,17 @@ impl PublishRounds {
     pub(crate) fn begin(&self) -> RoundUnderWay<'_> {
         self.under_way.store(true, Ordering::Release);
         RoundUnderWay(&self.under_way)
+    }
+
+    /// Gives up what an earlier client left and is on its way to the store, for good.
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.catching_up.lock().await.shutdown().await;
+    }
+
+    /// Whether the disk was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Whether a round is under way.

@@ -158,6 +158,12 @@ impl Disk {
         let mut under_way = self.rounds.catching_up.lock().await;
         // What failed while nobody waited is tried again.
         while under_way.try_join_next().is_some() {}
+        if self.rounds.is_closed() {
+            return Err(Error::unavailable(format!(
+                "disk {:?} was closed; try again",
+                self.name()
+            )));
+        }
         if under_way.is_empty() {
             let disk = Arc::clone(self);
             under_way.spawn(async move {

@@ -185,3 +185,20 @@ async fn a_client_is_refused_while_the_store_does_not_say_who_has_the_disk() {
     assert!(there.disks.take_over("web").await.unwrap());
     assert_eq!(disk.attach("guest").await.unwrap_err().kind(), ErrorKind::Fenced);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_closed_while_something_goes_up_lets_go_of_its_directory() {
+    let (here, _, disk) = two().await;
+    here.backend.allow(0);
+    assert!(timeout(HOUR, put(&disk, 3, 7)).await.is_err());
+    here.backend.allow(u64::MAX);
+    drop(disk);
+    let spy = Spy::on(&here);
+    let disks = here.watched(&spy, 90).await;
+    let disk = disks.open("web").await.unwrap();
+    spy.slow_writes("packs", HOUR);
+    assert_eq!(disk.attach("guest").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    disk.close().await.unwrap();
+    drop(disk);
+    disks.open("web").await.unwrap();
+}
