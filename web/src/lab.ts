@@ -71,11 +71,15 @@ class Question<T> {
       this.answer.replaceChildren(...this.show(value).filter((node) => node !== null));
     } catch (error) {
       const why = signal.aborted ? "Not asked any more." : (error as Error).message;
-      say(this.state, why);
+      // What is asked instead says for itself how far it is.
+      if (signal.reason !== ANEW) say(this.state, why);
       throw error;
     }
   }
 }
+
+/** Why a question is given up that is asked again, or of another trace. */
+const ANEW = "anew";
 
 /** What the server does not do; whether a token with the right would help. */
 class Refusal extends Error {
@@ -205,7 +209,7 @@ export class LabPage implements Page {
   }
 
   private choose(chosen: Chosen | null): void {
-    this.abort();
+    this.abort(ANEW);
     this.chosen = chosen;
     this.study.disabled = chosen === null;
     say(this.failure, "");
@@ -213,8 +217,8 @@ export class LabPage implements Page {
     for (const question of this.questions) question.clear();
   }
 
-  private abort(): void {
-    this.asking?.abort();
+  private abort(reason?: string): void {
+    this.asking?.abort(reason);
     this.asking = null;
     this.stop.hidden = true;
   }
@@ -226,7 +230,7 @@ export class LabPage implements Page {
 
   /** Asks one question after the other. */
   private async run(chosen: Chosen): Promise<void> {
-    this.abort();
+    this.abort(ANEW);
     const asking = new AbortController();
     this.asking = asking;
     this.stop.hidden = false;

@@ -66,7 +66,7 @@ impl From<UploadFault> for Error {
             UploadFault::Body(why) => Self::invalid(why),
             UploadFault::Denied(why) => Self::denied(why),
             UploadFault::Ending => Self::unavailable(
-                "the server is stopping: send the image again, it has none of this one",
+                "the server is stopping: send it again, the server has nothing of it",
             ),
         }
     }
