@@ -14,7 +14,8 @@ NAMES = {"100m": "100 Mb/s", "10m": "10 Mb/s", "1m": "1 Mb/s", "100k": "100 Kb/s
 
 def write(folder, results, links):
     """results.md."""
-    text = "\n".join([*resumes(results["cells"], links), "", facts(results), ""])
+    cells = results["cells"]
+    text = "\n".join([*resumes(cells, links), "", *gateways(cells, links), "", facts(results), ""])
     with open(os.path.join(folder, "results.md"), "w", encoding="utf-8") as f:
         f.write(text)
     print(text)
@@ -35,10 +36,24 @@ def resumes(cells, links):
                 yield "| " + " | ".join(row) + " |"
 
 
-def found(cells, link, medium, recorded):
+def gateways(cells, links):
+    """A row for each link and medium: what comes by S3, and by a gateway."""
+    yield ("| link | medium | paper, s | by S3: first output, s | on the wire | requests | "
+           "by a gateway: guest runs, s | first output, s | on the wire | requests | load |")
+    yield "|" + "---|" * 11
+    for link in links:
+        for medium in (False, True):
+            s3, gateway = (found(cells, link, medium, True, by) for by in ("s3", "gateway"))
+            if gateway:
+                row = [NAMES[link], "yes" if medium else "no", f"{PAPER[link][medium]:,}", *figures_of(s3)[1:],
+                       *figures_of(gateway), f"{gateway['load']:.1f}"]
+                yield "| " + " | ".join(row) + " |"
+
+
+def found(cells, link, medium, recorded, by="s3"):
     """A cell, or None."""
-    wanted = (link, medium, recorded)
-    return next((c for c in cells if (c["link"], c["medium"], c["resume_set"]) == wanted), None)
+    wanted = (link, medium, recorded, by)
+    return next((c for c in cells if (c["link"], c["medium"], c["resume_set"], c["by"]) == wanted), None)
 
 
 def figures_of(cell):
