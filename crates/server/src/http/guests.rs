@@ -224,150 +224,251 @@ mod tests {
     use axum::Router;
     use axum::extract::ConnectInfo;
     use axum::routing::get;
+    use std::sync::Weak;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::task::JoinSet;
 
-    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
     /// More than sockets hold.
     const LARGE: usize = 64 << 20;
 
-    async fn slow() -> &'static str {
-        tokio::time::sleep(SILENCE * 3 / 4).await;
-        "ok\n"
-    }
+    /// Time that passes only where a test lets it: tokio has it go on by itself as soon as nothing else is to be done,
+    /// also while something is on its way between two sockets.
+    struct Still(Option<std::sync::mpsc::Sender<()>>);
 
-    /// A server, which ends with the tasks.
-    async fn served() -> (SocketAddr, JoinSet<()>) {
-        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let router = Router::new()
-            .route("/healthz", get(|| async { "ok\n" }))
-            .route("/large", get(|| async { vec![0; LARGE] }))
-            .route("/slow", get(slow));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(answer(Guests::new(socket), router, Switch::new(), || false));
-        (address, tasks)
-    }
+    impl Still {
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "time does not go on by itself while a thread works"
+        )]
+        fn begin() -> Self {
+            let (end, work) = std::sync::mpsc::channel();
+            tokio::task::spawn_blocking(move || work.recv());
+            Self(Some(end))
+        }
 
-    async fn connect(to: SocketAddr) -> TcpStream {
-        TcpStream::connect(to).await.unwrap()
-    }
-
-    /// Asks, and takes the answer.
-    async fn asks(client: &mut TcpStream) {
-        client.write_all(ASK).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"ok\n") {
-            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+        async fn pass(&mut self, time: Duration) {
+            self.0 = None;
+            tokio::time::sleep(time).await;
+            *self = Self::begin();
         }
     }
 
-    /// How long it takes until a client is let go, in seconds.
-    async fn let_go(client: &mut TcpStream) -> u64 {
-        let began = Instant::now();
-        let mut byte = [0];
-        let read = client.read(&mut byte);
-        let read = tokio::time::timeout(SILENCE * 10, read).await.expect("it stays for ever");
-        assert!(matches!(read, Ok(0) | Err(_)));
-        began.elapsed().as_secs()
+    /// Guests whose places the test sees.
+    struct Watched(Guests, UnboundedSender<Weak<GuestPlace>>);
+
+    impl HttpClients for Watched {
+        type Stream = Guest;
+
+        async fn next(&mut self) -> (Guest, Origin) {
+            let (guest, origin) = self.0.next().await;
+            let _ = self.1.send(Arc::downgrade(&guest.place));
+            (guest, origin)
+        }
+    }
+
+    /// A server, which ends with this, in time that stands still.
+    struct Served {
+        address: SocketAddr,
+        still: Still,
+        places: UnboundedReceiver<Weak<GuestPlace>>,
+        /// Answers that were begun and take their time.
+        begun: UnboundedReceiver<()>,
+        _tasks: JoinSet<()>,
+    }
+
+    struct Client {
+        stream: TcpStream,
+        place: Weak<GuestPlace>,
+    }
+
+    impl Served {
+        async fn start() -> Self {
+            let still = Still::begin();
+            let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = socket.local_addr().unwrap();
+            let (begins, begun) = unbounded_channel();
+            let carries_out = begins.clone();
+            let slow = move || async move {
+                begins.send(()).unwrap();
+                tokio::time::sleep(SILENCE * 3 / 4).await;
+                "ok\n"
+            };
+            let carry_out = async move |ConnectInfo(origin): ConnectInfo<Origin>| {
+                let _kept = origin.keep_place();
+                carries_out.send(()).unwrap();
+                tokio::time::sleep(SILENCE * 5 / 2).await;
+                "ok\n"
+            };
+            let router = Router::new()
+                .route("/healthz", get(|| async { "ok\n" }))
+                .route("/large", get(|| async { vec![0; LARGE] }))
+                .route("/slow", get(slow))
+                .route("/kept", get(carry_out));
+            let (seen, places) = unbounded_channel();
+            let mut tasks = JoinSet::new();
+            let guests = Watched(Guests::new(socket), seen);
+            tasks.spawn(answer(guests, router, Switch::new(), || false));
+            Self { address, still, places, begun, _tasks: tasks }
+        }
+
+        /// A client that has its place.
+        async fn connect(&mut self) -> Client {
+            let stream = TcpStream::connect(self.address).await.unwrap();
+            Client { stream, place: self.places.recv().await.unwrap() }
+        }
+
+        /// Asks for what takes so long, and takes the answer.
+        async fn ask_slowly(&mut self, client: &mut Client, path: &str, time: Duration) {
+            client.begins(path).await;
+            self.begun.recv().await.unwrap();
+            self.still.pass(time).await;
+            client.takes().await;
+        }
+
+        /// How long it takes until a client is let go.
+        async fn let_go(&mut self, client: &mut Client) -> Duration {
+            let began = Instant::now();
+            while client.has_its_place() {
+                assert!(began.elapsed() < SILENCE * 10, "it stays for ever");
+                self.still.pass(Duration::from_millis(100)).await;
+            }
+            let took = began.elapsed();
+            client.is_closed().await;
+            took
+        }
+    }
+
+    impl Client {
+        async fn begins(&mut self, path: &str) {
+            let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            self.stream.write_all(ask.as_bytes()).await.unwrap();
+        }
+
+        async fn takes(&mut self) {
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"ok\n") {
+                assert_ne!(self.stream.read_buf(&mut answer).await.unwrap(), 0, "cut off");
+            }
+        }
+
+        /// Asks, and takes the answer.
+        async fn asks(&mut self) {
+            self.begins("/healthz").await;
+            self.takes().await;
+        }
+
+        /// Whether the server has it still: it keeps the place itself, and the client's connection does.
+        fn has_its_place(&self) -> bool {
+            self.place.strong_count() > 1
+        }
+
+        /// Waits until it is told that it was let go.
+        async fn is_closed(&mut self) {
+            assert!(matches!(self.stream.read(&mut [0]).await, Ok(0) | Err(_)));
+        }
+    }
+
+    fn is_silence(time: Duration) -> bool {
+        (SILENCE..SILENCE + Duration::from_secs(1)).contains(&time)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_asks_nothing_is_let_go() {
-        let (address, _tasks) = served().await;
-        let mut client = connect(address).await;
-        assert_eq!(let_go(&mut client).await, SILENCE.as_secs());
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
+        assert!(is_silence(server.let_go(&mut client).await));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_has_its_time_anew_after_each_answer() {
-        let (address, _tasks) = served().await;
-        let mut client = connect(address).await;
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
         for _ in 0..3 {
-            tokio::time::sleep(SILENCE * 3 / 4).await;
-            asks(&mut client).await;
+            server.still.pass(SILENCE * 3 / 4).await;
+            client.asks().await;
         }
-        assert_eq!(let_go(&mut client).await, SILENCE.as_secs());
+        assert!(is_silence(server.let_go(&mut client).await));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_asks_late_is_served_in_its_time() {
-        let (address, _tasks) = served().await;
-        let mut client = connect(address).await;
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
         for _ in 0..3 {
-            tokio::time::sleep(SILENCE * 3 / 4).await;
-            client.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"ok\n") {
-                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "cut off");
-            }
+            server.still.pass(SILENCE * 3 / 4).await;
+            server.ask_slowly(&mut client, "/slow", SILENCE * 3 / 4).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_what_is_being_carried_out_keeps_its_place() {
-        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let carry_out = async |ConnectInfo(origin): ConnectInfo<Origin>| {
-            let _kept = origin.keep_place();
-            tokio::time::sleep(SILENCE * 5 / 2).await;
-            "ok\n"
-        };
-        let router = Router::new().route("/healthz", get(carry_out));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(answer(Guests::new(socket), router, Switch::new(), || false));
-        let mut client = connect(address).await;
-        asks(&mut client).await;
-        asks(&mut client).await;
-        assert_eq!(let_go(&mut client).await, SILENCE.as_secs());
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
+        for _ in 0..2 {
+            server.ask_slowly(&mut client, "/kept", SILENCE * 5 / 2).await;
+        }
+        assert!(is_silence(server.let_go(&mut client).await));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_comes_byte_by_byte_is_not_waited_for() {
-        let (address, _tasks) = served().await;
-        let mut client = connect(address).await;
-        let (began, mut sent) = (Instant::now(), 0);
-        let unended = &ASK[..ASK.len() - 4];
-        while client.write_all(if sent == 0 { unended } else { b"x" }).await.is_ok() {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            sent += 1;
-            assert!(sent < 100, "it stays for ever");
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
+        let began = Instant::now();
+        client.stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x").await.unwrap();
+        while client.has_its_place() {
+            assert!(began.elapsed() < SILENCE * 10, "it stays for ever");
+            server.still.pass(Duration::from_secs(2)).await;
+            // It may have been let go just now.
+            let _ = client.stream.write_all(b"x").await;
         }
         assert!(began.elapsed() < SILENCE + Duration::from_secs(7), "{:?}", began.elapsed());
+        client.is_closed().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_take_its_answer_is_let_go() {
-        let (address, _tasks) = served().await;
-        let mut client = connect(address).await;
-        client.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        tokio::time::sleep(SILENCE * 3).await;
+        let mut server = Served::start().await;
+        let mut client = server.connect().await;
+        client.begins("/large").await;
+        let began = Instant::now();
+        while client.has_its_place() {
+            assert!(began.elapsed() < SILENCE * 10, "it stays for ever");
+            server.still.pass(SILENCE / 3).await;
+        }
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(SILENCE, client.read_to_end(&mut answer)).await.unwrap();
+        let _ = client.stream.read_to_end(&mut answer).await;
         assert!(answer.len() < LARGE);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn one_client_too_many_takes_the_place_of_the_one_that_got_nothing_for_longest() {
-        let (address, _tasks) = served().await;
+        let moment = Duration::from_millis(1);
+        let mut server = Served::start().await;
         let mut clients = Vec::new();
         for _ in 0..MOST {
-            clients.push(connect(address).await);
+            clients.push(server.connect().await);
+            server.still.pass(moment).await;
         }
         for busy in [0, MOST - 1] {
-            asks(&mut clients[busy]).await;
+            clients[busy].asks().await;
+            server.still.pass(moment).await;
         }
         for _ in 0..3 {
-            asks(&mut connect(address).await).await; // it leaves again
-            let mut late = connect(address).await;
-            asks(&mut late).await;
+            let mut brief = server.connect().await;
+            brief.asks().await;
+            drop(brief); // it leaves again
+            let mut late = server.connect().await;
+            late.asks().await;
             clients.push(late);
+            server.still.pass(moment).await;
         }
         for gone in &mut clients[1..=3] {
-            tokio::time::timeout(SILENCE / 3, let_go(gone)).await.unwrap();
+            gone.is_closed().await;
         }
         for stays in [0, MOST - 1, MOST, MOST + 2] {
-            asks(&mut clients[stays]).await;
+            clients[stays].asks().await;
         }
     }
 }
