@@ -129,9 +129,13 @@ fn an_image_that_qemu_has_is_locked_for_us_as_for_another_qemu() {
             let outcome = lock(&file, &path, usage).map_err(|e| e.kind());
             let expected = if together(user, usage) { Ok(()) } else { Err(ErrorKind::Conflict) };
             assert_eq!(outcome, expected, "{usage:?} beside {user:?}");
+            // Closing it is not enough: a child of another test has it until its exec.
+            unlock(&file);
         }
         drop(qemu);
-        lock(&File::open(&path).unwrap(), &path, Usage::Exclusive).unwrap();
+        let file = File::open(&path).unwrap();
+        lock(&file, &path, Usage::Exclusive).unwrap();
+        unlock(&file);
     }
 }
 

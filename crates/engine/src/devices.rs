@@ -5,6 +5,7 @@ use crate::Home;
 use block::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
@@ -98,13 +99,30 @@ pub fn must_be_none(home: &Home, disk: &str) -> Result<()> {
     }
 }
 
-/// The file that the keeper of a disk's device holds locked as long as it lives, locked now; `None` when there
-/// is a keeper.
+/// The lock that the keeper of a disk's device has as long as it lives, given back on drop.
+#[derive(Debug)]
+pub struct KeeperLock(Option<File>);
+
+impl KeeperLock {
+    /// What the keeper has to hold open: it is locked until it closes that, or ends.
+    pub fn pass(mut self) -> Option<OwnedFd> {
+        self.0.take().map(OwnedFd::from)
+    }
+}
+
+impl Drop for KeeperLock {
+    fn drop(&mut self) {
+        // Closing is not enough: the child of a fork has the same open file until its exec.
+        let _ = self.0.as_ref().map(File::unlock);
+    }
+}
+
+/// The lock of the keeper of a disk's device, taken now; `None` when there is a keeper.
 ///
 /// # Errors
 /// [`NoSpace`](block::ErrorKind::NoSpace), [`Denied`](block::ErrorKind::Denied) or
 /// [`Unavailable`](block::ErrorKind::Unavailable) from the file system.
-pub fn lock_keeper(home: &Home, disk: &str) -> Result<Option<File>> {
+pub fn lock_keeper(home: &Home, disk: &str) -> Result<Option<KeeperLock>> {
     let dir = directory(home);
     let path = dir.join(format!(".{disk}{KEEPER}"));
     let failed = |e| Error::io(path.display(), e);
@@ -113,7 +131,7 @@ pub fn lock_keeper(home: &Home, disk: &str) -> Result<Option<File>> {
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(KeeperLock(Some(file)))),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(e)) => Err(failed(e)),
     }

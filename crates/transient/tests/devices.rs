@@ -14,10 +14,16 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use transient::{BorrowPolicy, DiskKey, HostDisk, Plan, Scan, ScanOptions};
 
 static ALONE: Mutex<()> = Mutex::new(());
+
+/// The turn of whoever has a device, or starts a process: that is a copy of this one for a moment, with all
+/// that others have open.
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 const PART: u64 = 16 << 20;
 /// Where the partitions start.
@@ -35,7 +41,7 @@ struct Loop {
 impl Loop {
     /// `None` after saying that none can be made here.
     fn new(bytes: &[u8], partitions: &[u64]) -> Option<Self> {
-        let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let alone = alone();
         let mut device = Self::another(bytes, partitions)?;
         device.alone = Some(alone);
         Some(device)
@@ -90,6 +96,12 @@ impl Drop for Loop {
 
 /// A disk of 40 MiB with two ext4 partitions, and a table that says so.
 fn partitioned() -> Vec<u8> {
+    // Every test asks for it before it has a device: the process that makes it has ended then.
+    static MADE: LazyLock<Vec<u8>> = LazyLock::new(make_partitioned);
+    MADE.clone()
+}
+
+fn make_partitioned() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("part");
     must(60, "mke2fs", &["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "16M"]);
@@ -361,7 +373,9 @@ fn a_table_that_contradicts_itself_or_the_kernel_refuses_the_partitions_of_a_dev
     let table = dir.path().join("table");
     std::fs::write(&table, script).unwrap();
     let command = format!("/usr/sbin/sfdisk -q {} < {}", image.display(), table.display());
+    let turn = alone();
     must(20, "sh", &["-c", &command]);
+    drop(turn);
     let disk = std::fs::read(&image).unwrap();
     let codes = |damage: &dyn Fn(&mut [u8])| {
         let mut disk = disk.clone();

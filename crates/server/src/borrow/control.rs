@@ -207,6 +207,8 @@ mod tests {
             }
         };
         tokio::join!(ends, asks);
+        // Closing it is not enough: the child of a fork in another test has it until its exec.
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
         drop(socket);
         assert!(ask_at(&path, "x", &ControlRequest::Status).await.unwrap().is_none());
     }

@@ -5,6 +5,7 @@ use crate::output::{self, Output};
 use crate::remote;
 use block::{ByteSize, Error, Result};
 use engine::config::time::duration;
+use engine::devices::KeeperLock;
 use nbd::Uri;
 use nbd_device::keeper::ExportServers;
 use nbd_device::{
@@ -244,11 +245,12 @@ async fn disconnect(args: &Disconnect, output: Output) -> Result<()> {
 ///
 /// # Errors
 /// When it cannot be started.
-pub(crate) async fn keep(uri: &Uri, index: u32, lock: File) -> Result<Result<(), i32>> {
+pub(crate) async fn keep(uri: &Uri, index: u32, lock: KeeperLock) -> Result<Result<(), i32>> {
     let path = sysfs::path(index);
     let verb = ["device", "connect"].map(OsString::from);
     let rest = [uri.to_string().into(), "--device".into(), path.into_os_string()];
-    let kept = background::spawn(verb.into_iter().chain(rest), lock.into(), None).await?;
+    let held = lock.pass().map_or_else(Stdio::null, Stdio::from);
+    let kept = background::spawn(verb.into_iter().chain(rest), held, None).await?;
     Ok(kept.map(drop))
 }
 
