@@ -10,7 +10,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode};
 use lookaside::conformance::{self, asked_for};
 use lookaside::share::{KeptChunks, LinkShare, MemberId, ShareBy};
-use lookaside::{ChunkSource, CostEstimate, LinkSharer, ReadOrder, SourceState, Sources, Urgency};
+use lookaside::{
+    ChunkSource, CostEstimate, LinkSharer, ReadOrder, SourceState, Sources, StoreLink, Urgency,
+};
 use peers::testing::{BadPeer, Manner, MemoryShelf};
 use peers::wire::{PeerQuestion, tag_of};
 use peers::{Neighbours, PeerServer, PeerSource};
@@ -67,6 +69,16 @@ impl KeptChunks for Nothing {
     }
 
     fn was_read(&self, _: &ChunkRef) {}
+}
+
+/// A store that takes so long that nobody asks it while a peer that has a chunk is only slow.
+#[derive(Debug)]
+struct FarStore;
+
+impl StoreLink for FarStore {
+    fn expected(&self, _: u64) -> Option<(Duration, bool)> {
+        Some((Duration::from_secs(60), true))
+    }
 }
 
 impl Agent {
@@ -278,6 +290,7 @@ async fn a_peer_that_dies_is_noticed_at_once_and_found_again() {
     let all = chunks(0, 30);
     let mut other = Agent::start(&credentials, 1, &settings, &all, &[]).await;
     let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    own.sources.judge_store_by(Arc::new(FarStore));
     own.neighbours.seen(other.address);
     until("told of", || own.sources.report()[0].claims == Some(30)).await;
     own.read(&all[0]).await;
@@ -313,6 +326,7 @@ async fn a_peer_that_is_revoked_is_asked_nothing_any_more() {
     let here = chunks(0, 3);
     let other = Agent::start(&bob, 1, &settings, &here, &[]).await;
     let own = Agent::start(&alice, 2, &settings, &[], &[]).await;
+    own.sources.judge_store_by(Arc::new(FarStore));
     own.neighbours.seen(other.address);
     until("told of", || own.sources.report().first().is_some_and(|s| s.claims == Some(3))).await;
     own.read(&here[0]).await;
