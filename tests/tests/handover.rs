@@ -269,13 +269,15 @@ print('wrote', value)
 h.shutdown()
 ";
         std::fs::write(home.path("write.py"), script).unwrap();
-        let mut commands = String::new();
-        for i in 0..8 {
-            let (value, at) = (i + 1, i * 64);
-            commands += &format!(
-                " -c 'write -P {value} {at}k 64k' -c flush -c 'sleep 400' -c 'read -P {value} {at}k 64k'"
-            );
-        }
+        // It has its commands one by one, for as long as servers follow each other.
+        let commands = "
+value=0
+while [ $value -lt 8 ] || [ ! -e enough ] && [ $value -lt 250 ]; do
+    value=$((value + 1)) at=$((value % 64 * 64))
+    printf 'write -P %d %dk 64k\\nflush\\n' $value $at
+    sleep 0.4
+    printf 'read -P %d %dk 64k\\n' $value $at
+done | qemu-io -f raw \"$uri\"";
         let (a, b) = (server.uri("a"), server.uri("b"));
         std::thread::scope(|scope| {
             let set = clients::current();
@@ -284,8 +286,7 @@ h.shutdown()
             });
             let env = [("uri", b.as_str())];
             let dir = home.dir();
-            let script = format!("qemu-io -f raw{commands} $uri");
-            let qemu = scope.spawn(move || set.run(|| shell(dir, &env, &script)));
+            let qemu = scope.spawn(move || set.run(|| shell(dir, &env, commands)));
             until_connected(&home, 2);
             let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
             let mut moved = 0;
