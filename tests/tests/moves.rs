@@ -9,13 +9,18 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 16;
 
-/// Another home on the store of `home`.
-fn beside(home: &Home) -> Home {
+/// Seconds a server is waited for where its disks are only taken by force.
+const SHORT: u32 = 3;
+/// Where its disks must be its own while it is at work, however long it gets no turn.
+const LASTING: u32 = 15;
+
+/// Another home on the store of `home`, whose server is waited for that many seconds.
+fn beside(home: &Home, lease: u32) -> Home {
     let other = Home::new();
     let store = home.path("home").join("store");
     let config = other.path("home").join("sojourn.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let lease = "[serve]\nlease_seconds = 3\n";
+    let lease = format!("[serve]\nlease_seconds = {lease}\n");
     std::fs::write(config, format!("store = {store:?}\n{lease}{}", keep(&text))).unwrap();
     other
 }
@@ -26,10 +31,11 @@ fn keep(text: &str) -> String {
     text.lines().filter(set).map(|line| format!("{line}\n")).collect()
 }
 
-fn short_lease(home: &Home) {
+fn lease(home: &Home, seconds: u32) {
     let config = home.path("home").join("sojourn.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(config, text.replace("[serve]", "[serve]\nlease_seconds = 3")).unwrap();
+    std::fs::write(config, text.replace("[serve]", &format!("[serve]\nlease_seconds = {seconds}")))
+        .unwrap();
 }
 
 fn read_all(client: &mut Client) -> Vec<u8> {
@@ -51,7 +57,7 @@ fn a_disk_goes_on_with_every_byte_on_another_server() {
     let mut expected = content::image(71, MIB);
     here.import("golden", &expected);
     here.disk("alice", "golden");
-    let there = beside(&here);
+    let there = beside(&here, SHORT);
     let serving = (here.serve(), there.serve());
     let mut client = Client::attach(serving.0.socket(), "alice");
     assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
@@ -75,11 +81,11 @@ fn a_disk_goes_on_with_every_byte_on_another_server() {
 #[test]
 fn a_disk_that_was_published_under_its_guest_goes_on_in_that_state_when_its_server_dies() {
     let here = Home::new();
-    short_lease(&here);
+    lease(&here, SHORT);
     let mut expected = content::image(73, MIB);
     here.import("golden", &expected);
     here.disk("alice", "golden");
-    let there = beside(&here);
+    let there = beside(&here, SHORT);
     let server = here.serve();
     let mut client = Client::attach(server.socket(), "alice");
     assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
@@ -106,11 +112,11 @@ fn a_disk_that_was_published_under_its_guest_goes_on_in_that_state_when_its_serv
 #[test]
 fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
     let here = Home::new();
-    short_lease(&here);
+    lease(&here, SHORT);
     let image = content::image(72, MIB);
     here.import("golden", &image);
     here.disk("alice", "golden");
-    let there = beside(&here);
+    let there = beside(&here, SHORT);
     let server = here.serve();
     let mut client = Client::attach(server.socket(), "alice");
     assert_eq!(client.write(3 << 20, &[0x33; 4096]), 0);
@@ -146,10 +152,10 @@ fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
 #[test]
 fn disks_of_a_server_that_died_are_taken_when_its_lease_ran_out() {
     let here = Home::new();
-    short_lease(&here);
+    lease(&here, LASTING);
     here.import("golden", &content::image(73, MIB));
     here.disk("alice", "golden");
-    let there = beside(&here);
+    let there = beside(&here, LASTING);
     let server = here.serve();
     there.fails(4, &["disk", "take", "alice"]);
     server.kill();
@@ -177,12 +183,12 @@ fn attach_when_it_is_there(server: &Server, disk: &str) -> (Client, Duration) {
 #[test]
 fn a_client_of_a_written_through_disk_finds_every_answered_write_at_the_other_server() {
     let here = Home::new();
-    short_lease(&here);
+    lease(&here, LASTING);
     let mut expected = content::image(75, MIB);
     here.import("golden", &expected);
     here.run(&["disk", "create", "alice", "--from", "golden", "--write-through"]);
     assert_eq!(here.json(&["disk", "show", "alice"])["mode"], "write-through");
-    let there = beside(&here);
+    let there = beside(&here, LASTING);
     let (first, second) = (here.serve(), there.serve());
     let mut client = Client::attach(first.socket(), "alice");
     assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
@@ -212,11 +218,11 @@ fn a_client_of_a_written_through_disk_finds_every_answered_write_at_the_other_se
 fn a_store_that_hangs_for_one_disk_holds_up_neither_that_disk_nor_the_others() {
     require!("cc");
     let here = Home::new();
-    short_lease(&here);
+    lease(&here, SHORT);
     here.import("golden", &content::image(74, MIB));
     let [hung, second, third] = ["alice", "bob", "carol"];
     [hung, second, third].iter().for_each(|disk| here.disk(disk, "golden"));
-    let there = beside(&here);
+    let there = beside(&here, SHORT);
     let record = "refs/disk/alice/";
     let hanging = Hanging::new(here.dir(), record);
     let server = here.serve_in(&hanging.environment(), &[]);
