@@ -5,6 +5,7 @@ use block::{Device, Durability, Span};
 use nbd::Remote;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 async fn read(device: &dyn Device) -> Vec<u8> {
@@ -24,6 +25,15 @@ async fn content_of(server: &Server, export: &str) -> Vec<u8> {
     let bytes = read(&device).await;
     device.close().await;
     bytes
+}
+
+/// Waits until the server has said goodbye to all who closed: it gives up what they had behind that.
+async fn until_all_have_left(lab: &Lab) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while tokio::task::block_in_place(|| lab.json("status"))["connections"] != 0 {
+        assert!(Instant::now() < end, "somebody does not leave");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,10 +137,20 @@ fn an_interrupt_ends_the_question_whether_a_disk_is_to_lose_what_it_has() {
     lab.line("disk snapshot alice first").ok();
     let mut running = begun_at_a_terminal(&lab, "disk remove alice");
     let (mut shown, mut byte) = (Vec::new(), [0]);
+    let (asked, waits) = std::sync::mpsc::channel::<()>();
+    let pid = rustix::process::Pid::from_child(&running);
+    let watch = std::thread::spawn(move || {
+        // Then there is an end to read.
+        if waits.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    });
     while !shown.ends_with(b"for good: ") {
         running.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
         shown.push(byte[0]);
     }
+    drop(asked);
+    watch.join().unwrap();
     // What is typed stays open: its end would be an answer.
     running.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -180,6 +200,7 @@ async fn an_ephemeral_disk_forgets_when_its_client_leaves() {
     write(&kiosk, 0, b"graffiti").await;
     assert_eq!(&read(&kiosk).await[..8], b"graffiti");
     kiosk.close().await;
+    until_all_have_left(&lab).await;
     assert!(content_of(&server, "kiosk").await == golden);
     assert_eq!(server.stop(), 0);
 }
@@ -193,7 +214,11 @@ async fn lifecycle(lab: &Lab, golden: &[u8], mut server: Option<Server>) {
         work: impl AsyncFnOnce(&Server) -> T,
     ) -> T {
         match server {
-            Some(server) => work(server).await,
+            Some(server) => {
+                let result = work(server).await;
+                until_all_have_left(lab).await;
+                result
+            }
             None => {
                 let brief = lab.serve(&[]);
                 let result = work(&brief).await;
@@ -298,6 +323,7 @@ async fn a_second_client_is_refused_by_the_name_of_the_first() {
     lab.run(["image", "import", &server.uri("d"), "stolen"]).fails(9, &[&me]);
     second.close().await;
     first.close().await;
+    until_all_have_left(&lab).await;
     lab.run(["image", "import", &server.uri("d"), "freed"]).ok();
     assert_eq!(server.stop(), 0);
 }
