@@ -146,7 +146,7 @@ mod tests {
         let mut tree = Tree::new(shell.id());
         let start = tree.usage();
         let mut busy = CpuTimes::default();
-        for _ in 0..500 {
+        for _ in 0..3000 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             tree.refresh();
             busy = tree.usage();

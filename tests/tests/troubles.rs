@@ -168,7 +168,7 @@ fn a_flush_that_hangs_and_a_store_that_hangs_are_told_while_they_do() {
     require!("cc");
     let home = Home::new();
     with_disk(&home);
-    configure(&home, "[serve]\nslow_ms = 3000\n");
+    configure(&home, "[serve]\nslow_ms = 15000\n");
     let hanging = Hanging::new(home.dir(), "/packs/");
     let server = home.serve_in(&hanging.environment(), &["--http", "127.0.0.1:0"]);
     let mut client = Client::attach(server.socket(), "d");

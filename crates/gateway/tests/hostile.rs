@@ -561,7 +561,7 @@ async fn rules_that_change_take_rights_away_at_once() {
 
 #[tokio::test]
 async fn headers_without_end_and_bodies_without_progress_cost_only_their_sender() {
-    let limits = GatewayLimits { patience: Duration::from_secs(1), ..GatewayLimits::default() };
+    let limits = GatewayLimits { patience: Duration::from_secs(5), ..GatewayLimits::default() };
     let scene = scene_with(limits).await;
     let hostile = scene.lab.raw("alice").await;
     let huge = "x".repeat(64 << 10);
@@ -583,8 +583,8 @@ async fn headers_without_end_and_bodies_without_progress_cost_only_their_sender(
 #[tokio::test]
 async fn clients_that_say_nothing_or_half_a_word_keep_nobody_out() {
     let limits = GatewayLimits {
-        patience: Duration::from_secs(1),
-        idle: Duration::from_secs(1),
+        patience: Duration::from_secs(5),
+        idle: Duration::from_secs(5),
         ..GatewayLimits::default()
     };
     let scene = scene_with(limits).await;

@@ -294,7 +294,7 @@ mod tests {
             for read in join_all((0..READS).map(|_| get())).await {
                 read.unwrap_err();
             }
-            tokio::time::timeout(Duration::from_secs(10), block::offload(|| Ok(()))).await
+            tokio::time::timeout(Duration::from_secs(60), block::offload(|| Ok(()))).await
         });
         let_go(runtime, &pipe);
         assert!(flushed.is_ok(), "no thread is left for what has nothing to do with the directory");

@@ -220,6 +220,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{script}: {error}");
             assert!(error.message().contains("trace cut"), "{script}: {error}");
         }
+        let limits = StudyLimits { time: Duration::from_secs(60), ..limits };
         let long = ask("yes 1234567 | head -c 1000000", limits).await.unwrap_err();
         assert_eq!(long.kind(), ErrorKind::Internal, "{long}");
     }
@@ -230,11 +231,13 @@ mod tests {
         let mark = dir.path().join("mark");
         let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 60", mark.display());
         let studies = studies(dir.path(), &script, LIMITS);
+        let end = tokio::time::Instant::now() + Duration::from_secs(60);
         let begun = async {
             loop {
                 if let Ok(pid) = std::fs::read_to_string(&mark) {
                     return pid.trim().to_owned();
                 }
+                assert!(tokio::time::Instant::now() < end, "it does not begin");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -245,7 +248,9 @@ mod tests {
         };
         // It is gone, or waits to be reaped.
         let stat = PathBuf::from(format!("/proc/{pid}/stat"));
+        let end = tokio::time::Instant::now() + Duration::from_secs(60);
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(tokio::time::Instant::now() < end, "it goes on");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let turns = [studies.turn().unwrap(), studies.turn().unwrap()];

@@ -464,7 +464,7 @@ fn reads_of_a_source_that_hangs_leave_threads_to_the_rest_of_the_process() {
             // Whoever wanted it goes away.
             let _ = tokio::time::timeout(MS(20), read).await;
         }
-        tokio::time::timeout(Duration::from_secs(10), block::offload(|| Ok(()))).await
+        tokio::time::timeout(Duration::from_secs(60), block::offload(|| Ok(()))).await
     });
     let report = &sources.report()[0];
     drop(let_go);

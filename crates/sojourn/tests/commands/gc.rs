@@ -148,7 +148,9 @@ fn waiting_import(lab: &Lab) -> (std::process::Child, Option<std::process::Child
     let mut child = command.spawn().unwrap();
     let image = child.stdin.take();
     // A pin is staged beside its place first, and is nobody's until it is there.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while sessions() == before {
+        assert!(std::time::Instant::now() < end, "it begins no session");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     (child, image)

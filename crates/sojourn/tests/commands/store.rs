@@ -170,15 +170,15 @@ fn a_bucket_without_credentials_is_refused_at_once_with_the_remedy() {
         ("gs://bucket/p", "GOOGLE_APPLICATION_CREDENTIALS"),
         ("az://bucket/p", "AZURE_STORAGE_ACCOUNT_KEY"),
     ] {
-        let start = std::time::Instant::now();
         for verb in ["store check", "init --store"] {
+            let start = std::time::Instant::now();
             let mut command = lab.command(verb.split(' ').chain([url]));
             command.env_clear().env("HOME", lab.path("nobody"));
             crate::common::Done::from(command.output().unwrap())
                 .fails(9, &["no credentials", remedy]);
+            // A machine's own credentials are asked for at an address that may never answer.
+            assert!(start.elapsed().as_secs() < 60, "{verb} {url}: {:?}", start.elapsed());
         }
-        // A machine's own credentials are asked for at an address that may never answer.
-        assert!(start.elapsed().as_secs() < 20, "{url}: {:?}", start.elapsed());
     }
 }
 

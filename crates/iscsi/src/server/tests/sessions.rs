@@ -53,7 +53,7 @@ async fn a_session_of_any_isid_waits_for_the_writes_of_those_that_its_client_has
 #[tokio::test]
 async fn a_login_behind_writes_that_do_not_end_is_refused_in_time() {
     let gated = gated_disk();
-    let limits = InitiatorLimits { login_deadline: MOMENT * 10, ..InitiatorLimits::default() };
+    let limits = InitiatorLimits { login_deadline: MOMENT * 33, ..InitiatorLimits::default() };
     let rig = Rig::of(Arc::clone(&gated) as _, limits, None).await;
     let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
     old.begin(write(0, 1), 0, &[1; 512]).await;
@@ -244,7 +244,7 @@ async fn a_client_has_no_more_connections_than_it_may_and_may_begin_a_session_an
 
 #[tokio::test]
 async fn a_discovery_session_that_is_silent_ends_and_others_do_not() {
-    let limits = InitiatorLimits { discovery_silence: MOMENT, ..InitiatorLimits::default() };
+    let limits = InitiatorLimits { discovery_silence: MOMENT * 10, ..InitiatorLimits::default() };
     let rig = Rig::of(Arc::new(Memory::new(super::rig::SIZE)), limits, None).await;
     let mut session = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut discovery = Initiator::connect(&rig).await;
