@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use rustix::process::{Pid, Signal, kill_process};
+use sojourn_tests::home::free_port;
 use sojourn_tests::tool::{shell, shell_fails, sojourn, texts};
 use sojourn_tests::{Home, Server, clients, content, require};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,15 +35,9 @@ fn prepend(path: &Path, text: &str) {
     std::fs::write(path, format!("{text}{rest}")).expect("configuration");
 }
 
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
-    listener.local_addr().expect("port").port()
-}
-
 /// A server on TCP and on a unix socket, with TLS in this mode.
 fn serve(home: &Home, mode: &str) -> (Server, String) {
-    let port = port().to_string();
+    let port = free_port().port().to_string();
     let server = home.serve_with(&["--nbd", &format!("127.0.0.1:{port}"), "--tls", mode]);
     (server, port)
 }
@@ -148,7 +143,7 @@ fn a_file_is_for_every_client_with_a_certificate_of_the_authority_that_was_named
             home.run(&[&["cert"], cert, &["--dir", "home/tls"]].concat());
         }
         std::fs::write(home.path("file"), content::image(1, MIB)).unwrap();
-        let port = port().to_string();
+        let port = free_port().port().to_string();
         let (at, tls) = (format!("127.0.0.1:{port}"), home.path("home/tls").display().to_string());
         let more = ["--nbd", &at, "--tls", "required", "--tls-dir", &tls, "--format", "raw"];
         let server = home.serve_file(&home.path("file"), &more);
@@ -446,7 +441,7 @@ fn our_own_client_uses_nbdkit_with_tls() {
     let bytes = content::image(11, MIB);
     std::fs::write(home.path("disk.raw"), &bytes).unwrap();
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-    let (port, tls) = (port().to_string(), text(home.path("home/tls")));
+    let (port, tls) = (free_port().port().to_string(), text(home.path("home/tls")));
     let (alice, program) = (text(home.path("home/tls/clients/alice")), text(sojourn()));
     let env = [("P", &*port), ("T", &*tls), ("A", &*alice), ("SOJOURN", &*program)];
     // One that asks for certificates, and one that does not.
