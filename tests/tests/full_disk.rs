@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use sojourn_tests::client::{ENOSPC, NO_HOLE, WRITE_ZEROES};
-use sojourn_tests::{Client, Home, SmallFileSystem, content};
+use sojourn_tests::{Client, Home, Server, SmallFileSystem, content};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn a_guest_gets_enospc_and_the_disk_goes_on_when_there_is_room() {
     home.import("golden", &image);
     home.disk("d", "golden");
     home.disk("other", "golden");
-    let mut server = home.serve();
+    let mut server = serve_with_reserve(&home);
     let mut client = Client::attach(server.socket(), "d");
     let data = |index: u64| content::random(5300 + index, 1 << 20);
     let mut written = 0;
@@ -92,16 +92,23 @@ fn free(path: &Path) -> u64 {
     found.f_bavail * found.f_frsize
 }
 
-/// Waits until the server has taken the room that it keeps for its records, which it does behind its start.
-fn wait_for_reserve(home: &Home) {
-    let path = home.home().join("disks/.reserve");
+/// Where room is kept in a home for the records of its disks and of its store.
+const RESERVES: [&str; 2] = ["disks/.reserve", "store/reserve#0"];
+
+/// Starts a server, and waits until it has taken the room that it keeps for records, which it does behind its
+/// start: what is free then stays free.
+fn serve_with_reserve(home: &Home) -> Server {
+    let server = home.serve();
     let file_system = rustix::fs::statvfs(home.home()).expect("file system");
     let whole = file_system.f_blocks * file_system.f_frsize / 64;
     let end = Instant::now() + Duration::from_secs(60);
-    while std::fs::metadata(&path).map_or(0, |found| found.blocks() * 512) < whole {
-        assert!(Instant::now() < end, "no room is kept in {}", path.display());
-        std::thread::sleep(Duration::from_millis(10));
+    for path in RESERVES.map(|reserve| home.home().join(reserve)) {
+        while std::fs::metadata(&path).map_or(0, |found| found.blocks() * 512) < whole {
+            assert!(Instant::now() < end, "no room is kept in {}", path.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
+    server
 }
 
 /// Takes all that is left in the file system of `path`, in a file `name` of somebody else's.
@@ -138,7 +145,7 @@ fn a_home_that_its_disk_filled_keeps_what_was_answered_and_can_be_emptied() {
     home.import("golden", &content::image(61, 8));
     home.import("other", &content::image(62, 4));
     home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
-    let server = home.serve();
+    let server = serve_with_reserve(&home);
     let mut client = Client::attach(server.socket(), "d");
     let data = |index: u64| content::random(6100 + index, 1 << 20);
     // Scattered, so that the map is large.
@@ -176,7 +183,7 @@ fn a_home_that_somebody_else_filled_keeps_what_was_answered_and_can_be_emptied()
     home.import("other", &content::image(64, 4));
     home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
     home.disk("second", "golden");
-    let server = home.serve();
+    let server = serve_with_reserve(&home);
     let mut client = Client::attach(server.socket(), "d");
     let data = |index: u64| content::random(6300 + index, 1 << 20);
     let place = |index: u64| (index * 17 % 2000) << 20;
@@ -211,7 +218,7 @@ fn a_server_starts_and_serves_reads_without_room_for_its_lease() {
     home.import("golden", &image);
     home.disk("d", "golden");
     let written = content::random(6500, 1 << 20);
-    let server = home.serve();
+    let server = serve_with_reserve(&home);
     let mut client = Client::attach(server.socket(), "d");
     assert_eq!(client.write(0, &written), 0);
     assert_eq!(client.flush(), 0);
@@ -220,7 +227,7 @@ fn a_server_starts_and_serves_reads_without_room_for_its_lease() {
 
     // No room, and none that is kept for records.
     fill(small.path(), "foreign");
-    for reserve in ["disks/.reserve", "store/reserve#0"] {
+    for reserve in RESERVES {
         std::fs::remove_file(home.home().join(reserve)).expect(reserve);
     }
     fill(small.path(), "more");
@@ -242,11 +249,10 @@ fn zeroes_that_find_no_room_take_none() {
     let home = Home::within(small.path());
     home.import("golden", &content::image(66, 8));
     home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
-    let server = home.serve();
+    let server = serve_with_reserve(&home);
     let mut client = Client::attach(server.socket(), "d");
     assert_eq!(client.write(0, &[7; 4096]), 0);
     assert_eq!(client.flush(), 0);
-    wait_for_reserve(&home);
     let before = free(small.path());
     // The map and the records may have grown.
     let slack = 512 << 10;
