@@ -43,6 +43,14 @@ macro_rules! require {
     };
 }
 
+/// Writes a script that can be run. By another process: a file that this one writes is held open by whatever another
+/// test starts meanwhile, until that runs its program, and cannot be run then.
+pub fn executable(path: &Path, script: &str) {
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let wrote = Command::new("sh").args(["-c", write]).arg(path).arg(script).status();
+    assert!(wrote.expect("sh").success(), "{}", path.display());
+}
+
 /// The `sojourn` binary that was built with these tests, `target/PROFILE/sojourn`, or the one
 /// that the variable `SOJOURN_BINARY` names: an installed one, say.
 pub fn sojourn() -> PathBuf {

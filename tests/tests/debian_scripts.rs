@@ -3,8 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use sojourn_tests::tool;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -97,8 +98,7 @@ fn only_removal_stops_what_the_package_runs() {
     fs::create_dir_all(&wants).unwrap();
     symlink("/nowhere", wants.join("sojourn-attach-system@lab-0a1b2c3d.service")).unwrap();
     put(root, "bin/systemctl");
-    fs::write(bin.join("systemctl"), "#!/bin/sh\necho \"$@\"\n").unwrap();
-    fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    tool::executable(&bin.join("systemctl"), "#!/bin/sh\necho \"$@\"\n");
     let orders = |argument| {
         let out = run("prerm", root, argument, Some(&bin));
         assert!(out.status.success(), "{out:?}");

@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use sojourn_tests::tool::{attempt, shell, skip};
+use sojourn_tests::tool::{attempt, executable, shell, skip};
 use sojourn_tests::{Home, content, require};
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// For both steps: a module that one tool chain fetched may not be one that another builds.
@@ -110,8 +109,7 @@ PATH=${PATH#*"${0%/*}:"} exec go "$@"
 fn again_with_a_second_go() {
     let home = Home::new();
     let go = home.path("go");
-    std::fs::write(&go, OTHER_GO).unwrap();
-    std::fs::set_permissions(&go, std::fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&go, OTHER_GO);
     let path = format!("{}:{}", home.dir().display(), std::env::var("PATH").unwrap());
     let mut test = Command::new(std::env::current_exe().unwrap());
     test.args(["--exact", TEST, "--nocapture"]).env("PATH", path).env(SECOND, "");

@@ -4,10 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require};
-use std::fs::Permissions;
+use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require, tool};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -145,8 +143,7 @@ fn a_disk_that_was_taken_for_a_machine_which_does_not_come_to_run_is_given_up() 
     let qemu = there.path("qemu");
     let script =
         "#!/bin/sh\ncase \"$*\" in *-incoming*) exit 7;; esac\nexec qemu-system-x86_64 \"$@\"\n";
-    std::fs::write(&qemu, script).unwrap();
-    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o700)).unwrap();
+    tool::executable(&qemu, script);
     let told = there.fails(6, &["vm", "resume", "work", "--qemu", qemu.to_str().unwrap()]);
     assert!(told.contains("exit status: 7"), "{told}");
     there.fails(3, &["disk", "show", "work-disk"]);
@@ -193,8 +190,7 @@ fn a_suspended_machine_that_boots_afresh_takes_its_disk_again() {
     let qemu = here.home().join("qemu-without-disks");
     let script =
         "#!/bin/sh\ncase \"$*\" in *blockdev*) exit 1 ;; esac\nexec qemu-system-x86_64 \"$@\"\n";
-    std::fs::write(&qemu, script).unwrap();
-    std::fs::set_permissions(&qemu, Permissions::from_mode(0o755)).unwrap();
+    tool::executable(&qemu, script);
     let failed = here.command().args(boot).arg("--qemu").arg(&qemu).output().unwrap();
     let told = String::from_utf8_lossy(&failed.stderr);
     assert!(told.contains("QEMU ended by itself"), "{told}");

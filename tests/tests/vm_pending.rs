@@ -5,8 +5,7 @@
 
 use rustix::process::Signal;
 use sojourn_tests::slow::Hanging;
-use sojourn_tests::{Client, CountingMachine, Home, require};
-use std::os::unix::fs::PermissionsExt;
+use sojourn_tests::{Client, CountingMachine, Home, require, tool};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -143,8 +142,7 @@ fn whoever_cannot_go_on_is_told_why_of_the_suspension_and_of_the_parcel() {
     // What was kept goes while it is tried.
     let qemu = slow.home.path("qemu");
     let script = format!("#!/bin/sh\nrm -r {}\nexit 7\n", machine.pending().display());
-    std::fs::write(&qemu, script).unwrap();
-    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o700)).unwrap();
+    tool::executable(&qemu, &script);
     let told = slow.home.fails(3, &["vm", "resume", "work", "--qemu", qemu.to_str().unwrap()]);
     assert!(told.contains("never suspended") && told.contains("exit status: 7"), "{told}");
 }

@@ -6,8 +6,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use sojourn_tests::counting::is_alive;
 use sojourn_tests::slow::Hanging;
-use sojourn_tests::{CountingMachine, Home, require};
-use std::os::unix::fs::PermissionsExt;
+use sojourn_tests::{CountingMachine, Home, require, tool};
 use std::process::{Child, Stdio};
 
 /// The keepers of machines that may still start, and QEMUs, if these run.
@@ -43,8 +42,7 @@ fn resume_that_waits(
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *-incoming*) {hold};; esac\nexec qemu-system-x86_64 \"$@\"\n"
     );
-    std::fs::write(&qemu, script).unwrap();
-    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o700)).unwrap();
+    tool::executable(&qemu, &script);
     if !has_qemu {
         hanging.hold_reads(true);
     }

@@ -369,8 +369,12 @@ fn nothing_is_left_of_an_import_that_is_killed_while_it_converts() {
     let tools = lab.path("tools");
     std::fs::create_dir(&tools).unwrap();
     let script = "#!/bin/sh\necho $$ >started.new\nmv started.new started\nexec sleep 1000\n";
-    std::fs::write(tools.join("qemu-img"), script).unwrap();
-    std::fs::set_permissions(tools.join("qemu-img"), Permissions::from_mode(0o755)).unwrap();
+    // By another process: a file that this one writes is held open by whatever another test starts meanwhile, and
+    // cannot be run then.
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let mut writer = Command::new("sh");
+    let wrote = writer.args(["-c", write]).arg(tools.join("qemu-img")).arg(script).status();
+    assert!(wrote.unwrap().success());
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let import = ["image", "import", "disk.vhdx", "x"];
     let mut import = lab.command(import).env("PATH", path).spawn().unwrap();
