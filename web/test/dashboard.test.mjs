@@ -280,7 +280,8 @@ test("Machines has those that wait first, and tells how to give them a disk", as
 test("Boots shows who boots and what it waits for, and keeps the storm", async () => {
   const page = await open("boots");
   const names = ["desk-11", "desk-12", "desk-13"];
-  names.forEach((name, at) => lab.client(name, office(at + 11, 2000), 25));
+  // So slowly that they boot for longer than all the looks at that take.
+  names.forEach((name, at) => lab.client(name, office(at + 11, 2000), 50));
   for (const name of names) await page.getByRole("link", { name, exact: true }).waitFor();
   // What it waits for, how far it is and where from: of a real guest, whatever these are at this moment.
   const row = page.locator(".rows tbody tr", { has: page.getByRole("link", { name: "desk-12", exact: true }) });
