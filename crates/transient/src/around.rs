@@ -7,8 +7,8 @@
 //! disk is held.
 
 use crate::identity::DiskIdentity;
+use crate::loops;
 use crate::machine::KernelDisk;
-use crate::sys;
 use block::ErrorKind;
 use block::image_lock::{self, Usage};
 use freespace::{Code, Refusal, refuse};
@@ -39,7 +39,7 @@ impl Surroundings {
     /// What is around an image file.
     ///
     /// # Errors
-    /// [`Code::InUse`] when a loop device stands on it.
+    /// [`Code::InUse`] when a loop device stands on it, or may.
     pub(crate) fn of_file(path: &Path, meta: &Metadata) -> Result<Self, Refusal> {
         let grounds = vec![DiskIdentity::of(meta)];
         let around = Self { path: path.to_owned(), locked: Vec::new(), grounds, own: None };
@@ -108,17 +108,21 @@ impl Surroundings {
     /// when the device was made.
     fn below(&mut self, device: &KernelDisk, path: &Path) -> Result<(), Refusal> {
         let name = device.path.display();
-        let stands_on = open(&device.path).and_then(|file| sys::loop_backing(&file));
-        let (ground, file) = match (stands_on, open(path)) {
+        let Some(answer) = loops::ask(device, path, true) else {
+            refuse!(
+                ReadError,
+                "{name} does not answer, nor does the file that it stands on, {}; end what serves that",
+                path.display()
+            );
+        };
+        let file = answer.named.map_err(std::io::Error::from).and_then(|_| open(path));
+        let (ground, file) = match (answer.ground, file) {
             (Ok(Some(DiskIdentity::Device(_))), _) => {
                 refuse!(InUse, "{name} stands on the device {}; offer that", path.display());
             }
             (Ok(Some(ground)), Ok(file)) => (ground, file),
-            (Ok(_), Err(e)) | (Err(e), _) => refuse!(
-                ReadError,
-                "who else uses {}, which {name} stands on, cannot be told: {e}",
-                path.display()
-            ),
+            (Ok(_), Err(e)) => return Err(untold(device, path, &e)),
+            (Err(e), _) => return Err(untold(device, path, &e.into())),
             (Ok(None), Ok(_)) => refuse!(InUse, "{name} was detached just now"),
         };
         let same = file.metadata().is_ok_and(|meta| DiskIdentity::of(&meta) == ground);
@@ -136,33 +140,73 @@ impl Surroundings {
     /// Looks again whether a loop device stands on any of it.
     ///
     /// # Errors
-    /// [`Code::InUse`] naming the device.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    /// Which one does, or may.
+    pub(crate) fn check(&self) -> Result<(), Reached> {
+        let path = self.path.display();
         for device in KernelDisk::disks() {
             let Some(file) = device.loop_file() else { continue };
             if device.device() == self.own {
                 continue;
             }
-            let here = match open(&device.path).and_then(|file| sys::loop_backing(&file)) {
-                Ok(Some(ground)) => self.grounds.contains(&ground),
-                Ok(None) => false,
-                // Who may not ask is told by the path of the file.
-                Err(_) => match std::fs::metadata(&file) {
-                    Ok(meta) => self.grounds.contains(&DiskIdentity::of(&meta)),
-                    Err(_) => file.file_name() == self.path.file_name(),
+            let name = device.path.display();
+            let here = match loops::ask_once(&device, &file) {
+                // Detached meanwhile, or gone.
+                None if device.loop_file().is_none() => continue,
+                None => {
+                    return Err(Reached::Perhaps(format!(
+                        "{path} may be behind {name}: the file that this stands on, {}, does not answer; detach \
+                         {name} (losetup --detach), or end what serves that file",
+                        file.display()
+                    )));
+                }
+                Some(answer) => match (answer.ground, answer.named) {
+                    (Ok(Some(ground)), _) => self.grounds.contains(&ground),
+                    (Ok(None), _) => false,
+                    // Who may not ask is told by the path of the file.
+                    (Err(_), Ok(named)) => self.grounds.contains(&named),
+                    (Err(_), Err(_)) => file.file_name() == self.path.file_name(),
                 },
             };
             if here {
-                refuse!(
-                    InUse,
-                    "{} is behind {}; detach that first (losetup --detach)",
-                    self.path.display(),
-                    device.path.display()
-                );
+                return Err(Reached::By(format!(
+                    "{path} is behind {name}; detach that first (losetup --detach)"
+                )));
             }
         }
         Ok(())
     }
+}
+
+/// Somebody else can reach the bytes of a disk.
+#[derive(Debug)]
+pub(crate) enum Reached {
+    /// By this way.
+    By(String),
+    /// By this way, perhaps: nobody can tell now.
+    Perhaps(String),
+}
+
+impl From<Reached> for Refusal {
+    fn from(reached: Reached) -> Self {
+        let (Reached::By(sentence) | Reached::Perhaps(sentence)) = reached;
+        Refusal::new(Code::InUse, sentence)
+    }
+}
+
+impl From<Reached> for block::Error {
+    fn from(reached: Reached) -> Self {
+        match reached {
+            Reached::By(sentence) => Self::conflict(sentence),
+            Reached::Perhaps(sentence) => Self::unavailable(sentence),
+        }
+    }
+}
+
+/// Refuses a loop device whose file cannot be found.
+fn untold(device: &KernelDisk, path: &Path, error: &std::io::Error) -> Refusal {
+    let (name, path) = (device.path.display(), path.display());
+    let sentence = format!("who else uses {path}, which {name} stands on, cannot be told: {error}");
+    Refusal::new(Code::ReadError, sentence)
 }
 
 fn open(path: &Path) -> std::io::Result<File> {

@@ -19,4 +19,11 @@ impl DiskIdentity {
             false => Self::File(meta.dev(), meta.ino()),
         }
     }
+
+    pub(crate) fn of_stat(stat: &rustix::fs::Stat) -> Self {
+        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::BlockDevice => Self::Device(stat.st_rdev),
+            _ => Self::File(stat.st_dev, stat.st_ino),
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`disk`] | [`HostDisk`], a device or image file, held and read only |
 //! | `machine` | the disks that the kernel knows, and where a suspended system may hide |
 //! | `identity` | what a disk is, whatever its path |
+//! | `loops` | what loop devices stand on, asked so that nobody waits for ever |
 //! | `around`, `direct` | who else can reach its bytes; what is on it, past the page cache |
 //! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
 //! | [`policy`] | [`BorrowPolicy`], which of the free ranges are taken |
@@ -21,7 +22,7 @@
 //! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
 //! | [`Live`] | room of a running host, given back when it falls short |
 //! | [`dm`] | the same disk in the kernel's device-mapper |
-//! | `sys` | the only unsafe code: locked memory, pages written out, the kernel's keyring, ioctls |
+//! | `sys` | the only unsafe code: locked memory, pages written out, the kernel's keyring, ioctls, a process that waits |
 
 mod around;
 mod bits;
@@ -34,6 +35,7 @@ mod key;
 mod layout;
 mod live;
 mod loan;
+mod loops;
 mod machine;
 mod member;
 mod plan;

@@ -86,6 +86,12 @@ impl KernelDisk {
         Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
     }
 
+    /// The number of what is in it now: another one whenever a loop device is attached to another file, or a drive
+    /// gets another medium.
+    pub(crate) fn attachment(&self) -> Option<u64> {
+        self.number("diskseq")
+    }
+
     /// Its partitions: number, start and size in bytes.
     pub(crate) fn partitions(&self) -> Vec<(Self, u32, u64, u64)> {
         let Ok(entries) = std::fs::read_dir(&self.sysfs) else { return Vec::new() };

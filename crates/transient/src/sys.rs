@@ -1,5 +1,5 @@
 //! System calls that need `unsafe`: locking memory, writing pages out, the kernel's keyring, the ioctls of
-//! device-mapper, loop devices and optical drives.
+//! device-mapper, loop devices and optical drives, a process that waits in place of this one.
 //!
 //! Why each is sound is written at its call. Nothing else in this crate is unsafe.
 
@@ -7,6 +7,7 @@
 
 use crate::identity::DiskIdentity;
 use block::Span;
+use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
@@ -65,8 +66,9 @@ pub(crate) fn write_out(file: impl AsFd, span: Span) -> io::Result<()> {
     check(unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), start, len, wanted) })
 }
 
-/// What a loop device stands on; `None` when it is not attached.
-pub(crate) fn loop_backing(device: &File) -> io::Result<Option<DiskIdentity>> {
+/// What a loop device stands on; `None` when it is not attached. The kernel asks the file system of that file, and
+/// waits for as long as it takes; who is [apart] may.
+pub(crate) fn loop_backing(device: impl AsFd) -> Result<Option<DiskIdentity>, Errno> {
     /// `LOOP_GET_STATUS64` of `linux/loop.h`.
     const STATUS: u32 = 0x4C05;
     /// `struct loop_info64`: the numbers of the file system, the file, and the device if it is one.
@@ -80,12 +82,57 @@ pub(crate) fn loop_backing(device: &File) -> io::Result<Option<DiskIdentity>> {
     let mut info = Info { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
     // SAFETY: a loop device writes one `loop_info64`, which `info` has the size and layout of. Other
     // devices do not know the request, and fail.
-    match check(unsafe { libc::ioctl(device.as_raw_fd(), STATUS.into(), &raw mut info) }) {
-        Ok(()) if info.rdevice != 0 => Ok(Some(DiskIdentity::Device(info.rdevice))),
-        Ok(()) => Ok(Some(DiskIdentity::File(info.device, info.inode))),
-        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-        Err(e) => Err(e),
+    let asked = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), STATUS.into(), &raw mut info) };
+    if asked != -1 {
+        return Ok(Some(match info.rdevice {
+            0 => DiskIdentity::File(info.device, info.inode),
+            device => DiskIdentity::Device(device),
+        }));
     }
+    // SAFETY: the address of this thread's own error number.
+    match Errno::from_raw_os_error(unsafe { *libc::__errno_location() }) {
+        Errno::NXIO => Ok(None),
+        error => Err(error),
+    }
+}
+
+/// Does `work` in a process of its own that shares this one's memory, and waits for it: whoever waits for a file
+/// system that does not answer cannot even be killed, and a process whose thread does so never ends, nor lets go of
+/// what it holds. The other process has none of this one's files open.
+///
+/// `work` makes system calls and writes to memory of its own, and nothing else: it does not allocate, lock or panic.
+pub(crate) fn apart(mut work: &mut dyn FnMut()) -> io::Result<()> {
+    const STACK: usize = 256 << 10;
+    extern "C" fn start(work: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the argument is the `work` of the caller, which waits. Closing the numbers of files touches no
+        // memory, and this process has a table of its own.
+        unsafe {
+            if libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) != 0 {
+                // Before Linux 5.9.
+                (0..1 << 16).for_each(|number| _ = libc::close(number));
+            }
+            (*work.cast::<&mut dyn FnMut()>())();
+        }
+        0
+    }
+    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: the new process runs on a stack of its own, and its memory is this one's: with CLONE_VFORK, this
+    // thread stands still until it has ended, and keeps what it uses. Without a signal that is let in, nothing of
+    // this process runs there but `start`. When this process is killed meanwhile, the kernel keeps the memory.
+    let child = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let top = stack.as_mut_ptr_range().end.cast();
+        let child = libc::clone(start, top, flags, (&raw mut work).cast());
+        let error = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        if child == -1 { Err(error) } else { Ok(child) }
+    }?;
+    // SAFETY: it has ended, and is only taken off the kernel's list; nothing is written.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+    Ok(())
 }
 
 /// Whether an optical drive says that no disc is in it, or that its tray is open. Other devices do not.

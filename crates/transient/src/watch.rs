@@ -44,7 +44,7 @@ struct Lender {
 
 impl Lender {
     fn look(&self) -> Result<()> {
-        self.around.check().map_err(|refusal| Error::conflict(refusal.sentence))?;
+        self.around.check()?;
         self.disk.forget();
         self.claim.check(&self.disk).map_err(|e| e.context(self.path.display()))
     }

@@ -198,9 +198,12 @@ impl DiskReport {
                 Err(refusal) => PartitionReport::refused(name, span, refusal),
             });
         }
-        let around = around(node);
-        for part in &mut report.parts {
-            part.refuse_for(around.clone());
+        // A disk that lends nothing is not read for more: it may not answer.
+        if report.parts.iter().any(|part| part.verdict.is_ok()) {
+            let around = around(node);
+            for part in &mut report.parts {
+                part.refuse_for(around.clone());
+            }
         }
         report
     }
