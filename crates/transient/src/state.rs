@@ -11,7 +11,8 @@
 use crate::bits::Bits;
 use async_trait::async_trait;
 use block::{
-    Attempt, BLOCK, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode, extent,
+    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode,
+    extent,
 };
 use std::sync::Arc;
 use tokio::sync::{RwLock, RwLockWriteGuard};
@@ -113,6 +114,11 @@ impl State {
     /// The blocks that `span` touches.
     fn around(&self, span: Span) -> Span {
         span.align_outward(BLOCK).split_at(self.size).0
+    }
+
+    /// What the base is asked for, to know of `span`: its requests end on multiples of its smallest one, or with it.
+    fn asked_of_base(&self, span: Span) -> Span {
+        span.align_outward(u64::from(self.base.limits().minimum)).split_at(self.size).0
     }
 
     /// Copies in what `span`, inside a region that is held alone, misses.
@@ -242,10 +248,17 @@ impl State {
         let mut at = span.offset();
         while at < span.end() {
             let (run, here) = self.here.run(Span::between(at, span.end()));
-            let (side, out) =
-                (if here { &self.place } else { &self.base }, &mut buf[run.index_in(span)]);
-            if side.try_read(run, out)? == Attempt::WouldWait {
-                side.read(run, out).await?;
+            let out = &mut buf[run.index_in(span)];
+            if here || self.asked_of_base(run) == run {
+                let side = if here { &self.place } else { &self.base };
+                if side.try_read(run, out)? == Attempt::WouldWait {
+                    side.read(run, out).await?;
+                }
+            } else {
+                let blocks = self.asked_of_base(run);
+                let mut whole = vec![0; blocks.len() as usize];
+                self.base.read(blocks, &mut whole).await?;
+                out.copy_from_slice(&whole[run.index_in(blocks)]);
             }
             at = run.end();
         }
@@ -282,7 +295,10 @@ impl Device for State {
         match self.here.run(span) {
             (run, true) if run == span => self.place.try_read(span, buf),
             (run, false) if run == span && self.keep == Keep::Written => {
-                self.base.try_read(span, buf)
+                match self.asked_of_base(span) == span {
+                    true => self.base.try_read(span, buf),
+                    false => Ok(Attempt::WouldWait),
+                }
             }
             _ => Ok(Attempt::WouldWait),
         }
@@ -358,10 +374,21 @@ impl Device for State {
         let mut at = span.offset();
         while at < span.end() && list.len() < limit {
             let (run, here) = self.here.run(Span::between(at, span.end()));
-            let side = if here { &self.place } else { &self.base };
-            for found in side.extents(run, limit - list.len()).await? {
-                extent::push(&mut list, found.span, found.kind);
-                at = found.span.end();
+            let (side, asked) = match here {
+                true => (&self.place, run),
+                false => (&self.base, self.asked_of_base(run)),
+            };
+            let before = at;
+            for found in side.extents(asked, limit - list.len()).await? {
+                let Some(part) = found.span.intersect(run) else { continue };
+                extent::push(&mut list, part, found.kind);
+                at = part.end();
+            }
+            // Of a base that tells of less than its smallest request, all in front of `run`.
+            if at == before {
+                let first = run.split_at((at + 1).next_multiple_of(BLOCK)).0;
+                extent::push(&mut list, first, ExtentKind::Data);
+                at = first.end();
             }
         }
         Ok(list)
@@ -372,7 +399,7 @@ impl Device for State {
         while at < span.end() {
             let (run, here) = self.here.run(Span::between(at, span.end()));
             if !here {
-                self.base.prefetch(run).await?;
+                self.base.prefetch(self.asked_of_base(run)).await?;
             }
             at = run.end();
         }

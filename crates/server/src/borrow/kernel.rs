@@ -3,7 +3,7 @@
 
 use super::place::key;
 use super::state_record::{StateRecord, StateStage};
-use block::{CopyOptions, Device, Durability, Error, ErrorKind, Result, Span};
+use block::{BLOCK, CopyOptions, Device, Durability, Error, ErrorKind, Result, Span};
 use engine::home::Home;
 use formats::{Format, OpenOptions};
 use std::collections::BTreeSet;
@@ -312,6 +312,7 @@ async fn compare(
     let mut hash = blake3::Hasher::new();
     let mut written = 0;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let grain = state.map_or(BLOCK, |state| u64::from(state.limits().minimum).max(BLOCK));
     for piece in Span::whole(size).pieces(PIECE) {
         ours.resize(piece.len() as usize, 0);
         place.read(Span::between(offset + piece.offset(), offset + piece.end()), &mut ours).await?;
@@ -319,7 +320,7 @@ async fn compare(
         let Some(state) = state else { continue };
         theirs.resize(piece.len() as usize, 0);
         state.read(piece, &mut theirs).await?;
-        for changed in differences(piece, &ours, &theirs) {
+        for changed in differences(piece, &ours, &theirs, grain) {
             let data = &ours[changed.index_in(piece)];
             state.write(changed, data, Durability::Buffered).await?;
             written += changed.len();
@@ -328,10 +329,10 @@ async fn compare(
     Ok((hash.finalize().to_hex().to_string(), written))
 }
 
-/// Runs of blocks of `piece` that differ.
-fn differences(piece: Span, ours: &[u8], theirs: &[u8]) -> Vec<Span> {
+/// Runs of blocks of `grain` bytes of `piece` that differ.
+fn differences(piece: Span, ours: &[u8], theirs: &[u8], grain: u64) -> Vec<Span> {
     let mut runs: Vec<Span> = Vec::new();
-    for block in piece.pieces(block::BLOCK) {
+    for block in piece.pieces(grain) {
         let place = block.index_in(piece);
         if ours[place.clone()] != theirs[place] {
             match runs.last_mut() {
@@ -379,6 +380,7 @@ async fn tool(program: &str, args: &[&OsStr]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::{Fault, Operation, ScriptedDevice};
     use transient::dm::Carved;
 
     #[test]
@@ -399,7 +401,7 @@ mod tests {
         let piece = Span::between(1 << 20, (1 << 20) + 5 * 4096 + 100);
         let ours = vec![1; piece.len() as usize];
         let mut theirs = ours.clone();
-        assert_eq!(differences(piece, &ours, &theirs), []);
+        assert_eq!(differences(piece, &ours, &theirs, BLOCK), []);
         for at in [4096, 8191, 8192, 5 * 4096 + 99] {
             theirs[at] = 2;
         }
@@ -408,7 +410,26 @@ mod tests {
             Span::between(start + 4096, start + 3 * 4096),
             Span::between(start + 5 * 4096, piece.end()),
         ];
-        assert_eq!(differences(piece, &ours, &theirs), expected);
+        assert_eq!(differences(piece, &ours, &theirs, BLOCK), expected);
+    }
+
+    #[tokio::test]
+    async fn a_source_of_larger_blocks_is_written_in_whole_ones() {
+        let (disk, source, mut record) = carried();
+        let limits = block::Limits { minimum: 16 << 10, preferred: 16 << 10, maximum: 1 << 20 };
+        let plan = |operation: Operation| match operation.span() {
+            Some(span) if !span.is_aligned(16 << 10) && span.end() != STATE => {
+                Fault::Fail(ErrorKind::Invalid)
+            }
+            _ => Fault::None,
+        };
+        let source = ScriptedDevice::new(source, plan).with_limits(limits);
+        write(&disk, SWAP + (32 << 10) + 4096, 0xaa).await;
+        write(&disk, SWAP + STATE - 4096, 0xbb).await;
+        let written = bring_back(&disk, SWAP, &source, &mut record).await.unwrap();
+        assert_eq!(written, (16 << 10) + 12_288);
+        let carried = &disk.to_vec()[SWAP as usize..(SWAP + STATE) as usize];
+        assert!(source.inner().to_vec() == carried);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 use super::*;
 use block::conformance::{self, SIZE, Sequence};
-use block::{ErrorKind, Fault, Memory, Operation, ScriptedDevice};
+use block::{ErrorKind, ExtentKind, Fault, Memory, Operation, ScriptedDevice};
 use proptest::prelude::*;
 
 fn content(size: u64, seed: u64) -> Vec<u8> {
@@ -52,6 +52,47 @@ proptest! {
             assert!(base.to_vec() == now);
             assert_eq!(state.write_back(&|_| {}).await.unwrap(), 0, "once is enough");
         });
+    }
+}
+
+/// A base that takes whole blocks only.
+fn of_blocks(bytes: Vec<u8>) -> ScriptedDevice<Memory, impl Fn(Operation) -> Fault> {
+    let limits = Limits { minimum: BLOCK as u32, preferred: BLOCK as u32, maximum: 1 << 20 };
+    let plan = |operation: Operation| match operation.span() {
+        Some(span) if !span.is_aligned(BLOCK) => Fault::Fail(ErrorKind::Invalid),
+        _ => Fault::None,
+    };
+    let data = |span: Span, _: usize| {
+        assert!(span.is_aligned(BLOCK), "{span:?}");
+        span.pieces(BLOCK).map(|span| Extent { span, kind: ExtentKind::Data }).collect()
+    };
+    ScriptedDevice::new(Memory::from(bytes), plan).with_limits(limits).with_extents(data)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn a_base_of_larger_blocks_than_the_clients_is_asked_for_whole_ones(
+        seed: u64, blocks in 1u64..SIZE / BLOCK, written_only: bool,
+    ) {
+        let size = blocks * BLOCK;
+        let bytes = content(size, seed);
+        let base = Arc::new(of_blocks(bytes.clone()));
+        let keep = if written_only { Keep::Written } else { Keep::Used };
+        let state = State::keeping(keep, Arc::clone(&base) as _, fresh(size)).unwrap();
+        run(async {
+            conformance::against_bytes(&state, bytes, seed).await;
+            let mut random = Sequence::new(seed);
+            for _ in 0..20 {
+                let span = random.span(size);
+                state.prefetch(span).await.unwrap();
+                let extents = state.extents(span, 1).await.unwrap();
+                assert_eq!(extents.first().map(|first| first.span.offset()), Some(span.offset()));
+            }
+            state.write_back(&|_| {}).await.unwrap();
+        });
+        let asked = &base.calls.log().asked;
+        assert!(asked.iter().filter_map(|call| call.span()).all(|span| span.is_aligned(BLOCK)), "{asked:?}");
     }
 }
 
