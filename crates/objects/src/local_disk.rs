@@ -3,17 +3,20 @@
 //! Nothing is remembered of them but how much was written since they were counted: the directory
 //! is the truth, so it may be deleted, shared and restored at any time. When this process has
 //! written a sixteenth of the limit, all files are counted, and the ones that were not used for
-//! longest go. A file that is used gets the time of its use, at most once in a quarter of an hour.
+//! longest go, whatever their number in [little memory](eviction). A file that is used gets the time of its use, at most once in a quarter of an hour.
+
+mod eviction;
 
 use block::{ErrorKind, offload};
 use bytes::Bytes;
+use eviction::{EvictionMemory, evict};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,7 +212,10 @@ impl LocalDisk {
         self.counted.store(true, Ordering::Relaxed);
         self.written.store(0, Ordering::Relaxed);
         let this = Arc::clone(self);
-        let evicted = offload(move || Ok(evict(&this.options.dir, this.options.limit))).await;
+        let evicted = offload(move || {
+            Ok(evict(&this.options.dir, this.options.limit, EvictionMemory::USUAL))
+        })
+        .await;
         if let Ok(evicted) = evicted {
             self.tally.evicted.fetch_add(evicted, Ordering::Relaxed);
         }
@@ -266,37 +272,4 @@ fn save(path: &Path, name: &[u8; 32], bytes: &[u8], serial: u64) -> io::Result<(
         let _ = fs::remove_file(&temporary);
     }
     written
-}
-
-/// Removes the files that were not used for longest until the rest is well below `limit`; returns
-/// the bytes that were removed.
-fn evict(dir: &Path, limit: u64) -> u64 {
-    let mut files: Vec<((i64, i64, bool), u64, PathBuf)> = Vec::new();
-    let folders = fs::read_dir(dir).into_iter().flatten().flatten();
-    for folder in folders.filter(|entry| entry.file_name().len() == 2) {
-        let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
-        files.extend(entries.filter_map(|entry| {
-            let meta = entry.metadata().ok()?;
-            let path = entry.path();
-            // Of those of the same moment, the ones that are being written go last.
-            let used = (meta.mtime(), meta.mtime_nsec(), path.extension().is_some());
-            meta.is_file().then_some((used, meta.len(), path))
-        }));
-    }
-    let total: u64 = files.iter().map(|(_, len, _)| len).sum();
-    if total <= limit - limit / 16 {
-        return 0;
-    }
-    files.sort_unstable();
-    let goal = limit - limit / 8;
-    let mut left = total;
-    for (_, len, path) in &files {
-        if left <= goal {
-            break;
-        }
-        if fs::remove_file(path).is_ok() {
-            left -= len;
-        }
-    }
-    total - left
 }
