@@ -83,6 +83,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Whether a change waits until it is safe elsewhere, whatever its durability: what that takes hardly depends on
+    /// its length, so who cuts long writes has them wait once for each part.
+    fn is_written_through(&self) -> bool {
+        false
+    }
+
     /// Reads into `buf` if that needs no waiting.
     ///
     /// # Errors

@@ -82,6 +82,11 @@ pub trait Layer: Send + Sync {
         self.below().read_only()
     }
 
+    /// See [`Device::is_written_through`].
+    fn is_written_through(&self) -> bool {
+        self.below().is_written_through()
+    }
+
     pass_on! { to Device (of the device below):
         /// See [`Device::read`].
         read<'b>(span: Span, buf: &'b mut [u8]) -> ();
@@ -113,6 +118,10 @@ impl<L: Layer> Device for L {
 
     fn read_only(&self) -> bool {
         Layer::read_only(self)
+    }
+
+    fn is_written_through(&self) -> bool {
+        Layer::is_written_through(self)
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {

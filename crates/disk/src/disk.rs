@@ -555,6 +555,10 @@ impl Device for Disk {
         }
     }
 
+    fn is_written_through(&self) -> bool {
+        self.is_write_through()
+    }
+
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
         let attempt = match &self.away {
             Some(away) => away.front().device.try_read(span, buf)?,

@@ -80,6 +80,7 @@ pub struct ScriptedDevice<D, P> {
     plan: P,
     limits: Option<Limits>,
     read_only: bool,
+    written_through: bool,
     extents: Option<ExtentAnswer>,
     fast_reads: bool,
     fast_zeroes: bool,
@@ -98,8 +99,17 @@ impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> ScriptedDevice<D, P> {
     /// Puts itself and the script `plan` in front of `inner`.
     pub fn new(inner: D, plan: P) -> Self {
         let (limits, extents, calls) = (None, None, CallRecorder::default());
-        let (read_only, fast_reads, fast_zeroes) = (false, false, false);
-        Self { inner, plan, limits, read_only, extents, fast_reads, fast_zeroes, calls }
+        Self {
+            inner,
+            plan,
+            limits,
+            read_only: false,
+            written_through: false,
+            extents,
+            fast_reads: false,
+            fast_zeroes: false,
+            calls,
+        }
     }
 
     /// Says that it takes requests of these sizes; it does not check them.
@@ -110,6 +120,11 @@ impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> ScriptedDevice<D, P> {
     /// Says that it takes no writes; it does not refuse them.
     pub fn with_read_only(self, read_only: bool) -> Self {
         Self { read_only, ..self }
+    }
+
+    /// Says that changes wait until they are safe elsewhere.
+    pub fn with_write_through(self) -> Self {
+        Self { written_through: true, ..self }
     }
 
     /// Answers what a span holds by this.
@@ -194,6 +209,10 @@ impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> crate::Layer for Script
 
     fn read_only(&self) -> bool {
         self.read_only || self.inner.read_only()
+    }
+
+    fn is_written_through(&self) -> bool {
+        self.written_through || self.inner.is_written_through()
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {

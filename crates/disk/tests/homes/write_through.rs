@@ -35,6 +35,8 @@ async fn what_was_answered_goes_on_elsewhere_once_the_lease_of_its_server_ran_ou
     let one = sequence(&here).await;
     put(&disk, 3, 7).await;
     let rounds = sequence(&here).await - one;
+    // However long it is: whoever would cut it is told not to.
+    assert!(disk.is_written_through());
     let writes = (0..64).map(|block| put(&disk, block, 9));
     futures::future::join_all(writes).await;
     assert!(sequence(&here).await - one <= 4 * rounds, "writes that wait go up together");

@@ -51,6 +51,19 @@ async fn what_is_written_is_read_in_every_style_aligned_or_not() {
 }
 
 #[tokio::test]
+async fn a_long_write_waits_once_for_a_device_that_is_written_through() {
+    let torn = |through| async move {
+        let device = ScriptedDevice::noting(Memory::new(16 << 20));
+        let device = Arc::new(if through { device.with_write_through() } else { device });
+        let mut rig = Rig::new(Arc::clone(&device));
+        let mut prober = rig.attach(ReplyStyle::Structured).await;
+        assert_eq!(prober.write(0, &vec![7; 16 << 20]).await.error, 0);
+        device.calls.log().asked.iter().filter(|call| matches!(call, Operation::Write(_))).count()
+    };
+    assert_eq!((torn(false).await, torn(true).await), (4, 1));
+}
+
+#[tokio::test]
 async fn every_command_works_with_forced_unit_access_in_every_style() {
     for style in STYLES {
         let mut rig = Rig::new(special(false));

@@ -44,8 +44,9 @@ pub(super) async fn run(
             return (Ok(Answer::Data(data)), None);
         }
         RequestKind::Write => {
-            // A durable write is not torn further: every piece waits for the disk.
-            let most = if durability == Durability::Durable { longest } else { longest.min(PIECE) };
+            // A write that waits for the disk, or for a store, is not torn further: every piece would.
+            let waits = durability == Durability::Durable || device.is_written_through();
+            let most = if waits { longest } else { longest.min(PIECE) };
             for piece in span.pieces(most) {
                 if piece.offset() > span.offset() {
                     tokio::task::yield_now().await;
