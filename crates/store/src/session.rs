@@ -336,8 +336,14 @@ impl Session {
         let record = refs.create(kind, name, body).await?;
         match self.check().await {
             Err(e) if e.kind() == block::ErrorKind::Fenced => {
-                refs.remove(kind, name, record.sequence).await?;
-                Err(e)
+                match refs.remove(kind, name, record.sequence).await {
+                    // As by a gateway, which lets clients remove nothing.
+                    Err(left) if left.kind() == block::ErrorKind::Denied => {
+                        Err(e
+                            .context(format!("{kind} {name} stays ({}), and this", left.message())))
+                    }
+                    removed => removed.and(Err(e)),
+                }
             }
             // It was alive before.
             _ => Ok(record),
