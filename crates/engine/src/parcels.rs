@@ -118,6 +118,12 @@ async fn must_not_need_elsewhere(engine: &Engine, disk: &str, lost: bool) -> Res
         {
             continue;
         }
+        // Who lost the disk runs the machine for nothing.
+        let record = engine.store.refs().get(RefKind::Disk, disk).await?;
+        let holder = record.as_ref().map(disk::holder).transpose()?.flatten();
+        if record.is_some() && holder.is_some_and(|holder| holder != server) {
+            continue;
+        }
         let seen = engine.store.servers().seen(&server).await?;
         let host = seen.map_or_else(|| server.to_string(), |seen| seen.host);
         let machine = found.name;
