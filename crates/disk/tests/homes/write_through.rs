@@ -2,7 +2,7 @@
 
 use crate::common::{Home, Spy, bytes, golden, put, same};
 use block::{Device, ErrorKind};
-use disk::{Disk, Mode, Rebase};
+use disk::{Disk, Disks, Mode, Rebase};
 use std::sync::Arc;
 use std::time::Duration;
 use store::RefKind;
@@ -153,8 +153,8 @@ async fn what_a_lost_client_wrote_and_was_not_answered_is_in_the_store_before_th
     same(&bytes(&*there.open("web").await).await, &held);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_a_lost_client_wrote_goes_up_however_long_that_takes_and_clients_are_told_so() {
+/// The disks of a home in which a lost client left something that was not answered.
+async fn left_by_a_lost_client() -> (Home, Spy, Disks) {
     let (here, _, disk) = two().await;
     here.backend.allow(0);
     assert!(timeout(HOUR, put(&disk, 3, 7)).await.is_err());
@@ -162,6 +162,12 @@ async fn what_a_lost_client_wrote_goes_up_however_long_that_takes_and_clients_ar
     drop(disk);
     let spy = Spy::on(&here);
     let disks = here.watched(&spy, 90).await;
+    (here, spy, disks)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_client_wrote_goes_up_however_long_that_takes_and_clients_are_told_so() {
+    let (_here, spy, disks) = left_by_a_lost_client().await;
     let disk = disks.open("web").await.unwrap();
     spy.slow_writes("packs", Duration::from_secs(17));
     for _ in 0..3 {
@@ -190,13 +196,7 @@ async fn a_client_is_refused_while_the_store_does_not_say_who_has_the_disk() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_is_closed_while_something_goes_up_lets_go_of_its_directory() {
-    let (here, _, disk) = two().await;
-    here.backend.allow(0);
-    assert!(timeout(HOUR, put(&disk, 3, 7)).await.is_err());
-    here.backend.allow(u64::MAX);
-    drop(disk);
-    let spy = Spy::on(&here);
-    let disks = here.watched(&spy, 90).await;
+    let (_here, spy, disks) = left_by_a_lost_client().await;
     let disk = disks.open("web").await.unwrap();
     spy.slow_writes("packs", HOUR);
     assert_eq!(disk.attach("guest").await.unwrap_err().kind(), ErrorKind::Unavailable);
