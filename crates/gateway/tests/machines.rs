@@ -255,3 +255,17 @@ async fn of_a_machine_only_what_never_became_a_parcel_is_removed() {
     }
     disk.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_disk_has_so_many_claims_of_clients_and_no_more() {
+    let scene = scene().await;
+    let claim = || scene.claim("alice", &scene.here);
+    for number in 1..=8 {
+        let name = format!("alice-{number}");
+        scene.lab.store.refs().create(RefKind::Machine, &name, claim()).await.unwrap();
+    }
+    // The gateway knows the names of a second ago.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(scene.put(RefKind::Machine, "alice-9", 1, Some(claim())).await, 403);
+    assert_eq!(scene.put(RefKind::Machine, "alice-8", 2, Some(claim())).await, 201, "it is there");
+}

@@ -67,7 +67,7 @@ pub(super) async fn check(
 ) -> Result<()> {
     let denied = |why: &str| Err(Error::denied(format!("{kind} {:?} {why}", next.name)));
     if length > LONGEST {
-        return denied("has more QEMU arguments than a client may publish");
+        return denied("has more QEMU arguments than a client may publish; give the machine fewer");
     }
     let own = match MachineIdentity::read(kind, next) {
         Ok(own) => own,
@@ -123,11 +123,14 @@ fn check_others(
         record.name != next.name
             && machines::disk_of(kind, &record.body).is_some_and(|disk| disk == own.disk)
     };
-    let most = if kind == RefKind::Parcel { MOST_PARCELS } else { MOST_CLAIMS };
+    let (most, what, remedy) = match kind {
+        RefKind::Parcel => (MOST_PARCELS, "parcels", "vm remove MACHINE@NUMBER"),
+        _ => (MOST_CLAIMS, "claims", "vm remove MACHINE"),
+    };
     match names.records(kind).filter(of_disk).count() < most {
         true => Ok(()),
         false => Err(Error::denied(format!(
-            "disk {:?} has {most} of kind {kind}; remove some at the server",
+            "disk {:?} has {most} {what} already; remove some at the server ('sojourn {remedy}')",
             own.disk
         ))),
     }
