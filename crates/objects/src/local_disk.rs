@@ -3,7 +3,8 @@
 //! Nothing is remembered of them but how much was written since they were counted: the directory
 //! is the truth, so it may be deleted, shared and restored at any time. When this process has
 //! written a sixteenth of the limit, all files are counted, and the ones that were not used for
-//! longest go, whatever their number in [little memory](eviction). A file that is used gets the time of its use, at most once in a quarter of an hour.
+//! longest go, in little memory however many there are (`eviction`). A file that is used gets the time
+//! of its use, at most once in a quarter of an hour.
 
 mod eviction;
 

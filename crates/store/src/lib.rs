@@ -39,6 +39,7 @@
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
 //! | [`images`] | image versions: the newest, tags, publishing, taking a removal back |
+//! | [`machines`] | what the refs of virtual machines say, for whoever knows them by these alone |
 //! | [`sessions`] | who is at work on a store |
 //! | `session` | [`Session`], the right to write beside a collection |
 //! | [`name`] | the rule for names, and [`ImageName`] |
