@@ -1,13 +1,11 @@
 """Operations of a desktop (Figures 8 and 12 of IRP-TR-03-10): what each of them waits for a distant disk.
 
-The seed's benchmark scripted the programs of an office under Windows, 113 operations. Here a Debian guest with office
-programs does what theirs did: it starts programs, opens, sorts, converts and searches documents. The requests of
-each operation are recorded from the guest, on a disk of this machine, and replayed over each link. What a slowdown is
+A Debian guest with office programs (lab/labkit/office.py) does what theirs did. The requests of each operation are
+recorded from the guest, on a disk of this machine, and replayed over each link. What a slowdown is
 relative to, as in the seed's (time over the link - time here) / time here, is the time that the operation takes on
 this machine, in a chroot of the same disk: in the guest, whose processor is emulated, it takes ten times as long.
 """
 
-import hashlib
 import os
 import re
 import subprocess
@@ -17,21 +15,13 @@ import time
 from labkit import LabError
 from labkit.golden import build, packages
 from labkit.guest import Guest
+from labkit.office import CUSTOM, DESKTOP, LAUNCH, OPERATIONS, VIRTUAL_SCREEN
 from labkit.shell import wait_until
 from place import HELD, LINKS, Place
 
-PROGRAMS = (*packages.BASE, "abiword", "gnumeric", "evince", "mousepad", "galculator", "xvfb", "xdotool", "imagemagick",
-            "ghostscript", "python3", "zip", "unzip", "file")
-DESKTOP = packages.Recipe(f"desktop-{hashlib.sha256(' '.join(PROGRAMS).encode()).hexdigest()[:8]}", PROGRAMS,
-                          documents=True)
 SPEED = {"100m": 1, "10m": 1, "1m": 10, "100k": 100}
 """The links, and how many times as fast as in truth each runs here."""
 REQUEST = re.compile(r" (Read|Write) id=\d+ offset=0x([0-9a-f]+) count=0x([0-9a-f]+) ")
-SCREEN = "Xvfb :9 -screen 0 1024x768x24 >/dev/null 2>&1 & sleep 5"
-LAUNCH = ("launch() { $1 $3 >/dev/null 2>&1 & p=$!; "
-          "timeout 300 xdotool search --sync --onlyvisible --class $2 >/dev/null; "
-          "r=$?; kill $p; wait $p; return $r; }; export DISPLAY=:9; cd /root; ")
-"""A program is started when its window is there."""
 CHROOT = """set -e
 mount -o "loop,offset=$2" "$1" "$3"
 mount -t proc proc "$3/proc"
@@ -42,52 +32,6 @@ ln -s /proc/self/fd "$3/dev/fd"
 exec chroot "$3" env -i HOME=/root LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh
 """
 """Runs its standard input in the system of a disk: its file, where the file system begins, and where to mount it."""
-
-CUSTOM = (
-    # What a user has made of a fresh system: documents of all kinds.
-    "python3 -c \"import random; random.seed(1); [open(f'sheet{n}.csv','w').writelines("
-    "','.join(str(random.randrange(10**6)) for _ in range(12))+chr(10) for _ in range(1500)) for n in range(6)]\"",
-    "python3 -c \"import random; random.seed(2); "
-    "w=[''.join(random.choices('abcdefghijklmnop',k=random.randrange(2,9))) for _ in range(3000)]; "
-    "[open(f'text{n}.html','w').write('<html><body>'+''.join('<p>'+' '.join(random.choices(w,k=90))+'</p>' "
-    "for _ in range(120))+'</body></html>') for n in range(6)]\"",
-    "for n in 0 1 2 3; do convert -size 900x700 -seed $n plasma:fractal pic$n.png; done",
-    "mkdir mine && cp -r /usr/share/doc/[a-c]* /usr/share/doc/gnumeric* mine/",
-    "ssconvert sheet0.csv book0.gnumeric && ssconvert sheet1.csv book1.gnumeric",
-    "abiword --to=pdf --to-name=text0.pdf text0.html",
-)
-
-OPERATIONS = (
-    ("launch the spreadsheet", "launch gnumeric Gnumeric"),
-    ("open a sheet", "launch gnumeric Gnumeric book0.gnumeric"),
-    ("import a table", "ssconvert sheet2.csv /tmp/two.gnumeric"),
-    ("sort a table", "sort -t, -k3 -n sheet3.csv -o /tmp/three.csv && ssconvert /tmp/three.csv /tmp/three.gnumeric"),
-    ("recalculate a sheet", "ssconvert --recalc book1.gnumeric /tmp/one.csv"),
-    ("export a sheet to a spreadsheet of another kind", "ssconvert book0.gnumeric /tmp/zero.xlsx"),
-    ("print a sheet", "ssconvert book1.gnumeric /tmp/one.pdf"),
-    ("launch the word processor", "launch abiword Abiword"),
-    ("open a text", "launch abiword Abiword text1.html"),
-    ("convert a text", "abiword --to=rtf --to-name=/tmp/two.rtf text2.html"),
-    ("find and replace in a text",
-     "sed s/ab/ba/g text3.html >/tmp/three.html && abiword --to=txt --to-name=/tmp/3.txt /tmp/three.html"),
-    ("print a text", "abiword --to=pdf --to-name=/tmp/four.pdf text4.html"),
-    ("launch the viewer", "launch evince Evince text0.pdf"),
-    ("show a page", "gs -q -dNOPAUSE -dBATCH -sDEVICE=png16m -r60 -dLastPage=2 -sOutputFile=/tmp/page%d.png text0.pdf"),
-    ("launch the editor", "launch mousepad Mousepad text5.html"),
-    ("launch the calculator", "launch galculator Galculator"),
-    ("turn a picture", "convert pic0.png -rotate 90 /tmp/pic0.png"),
-    ("shrink a picture", "convert pic1.png -resize 30% /tmp/pic1.jpg"),
-    ("compare two pictures", "compare -metric RMSE pic2.png pic3.png null: ; true"),
-    ("what kinds of files", "file * mine/*/*"),
-    ("search one's documents", "grep -rl copyright mine | wc -l"),
-    ("search the system's documents", "grep -l the /usr/share/doc/[d-k]*/copyright | wc -l"),
-    ("count words", "cat text*.html | wc"),
-    ("archive one's documents", "zip -qr /tmp/mine.zip mine"),
-    ("unpack an archive", "rm -rf /tmp/out; unzip -q /tmp/mine.zip -d /tmp/out"),
-    ("a program of one's own", "python3 -c 'import json,sqlite3,xml.dom.minidom,email,http.client,decimal'"),
-    ("copy a folder", "cp -r mine /tmp/copy"),
-    ("list all files", "find /usr/share -name '*.png' | wc -l"),
-)
 
 
 class Desktop:
@@ -110,7 +54,7 @@ class Desktop:
         self.say("a user makes the desktop his own")
         with RecordedDisk(self.raw, self.work) as (uri, _), self._guest(uri) as system:
             system.start().ready(timeout=600)
-            system.execute(SCREEN, timeout=300)
+            system.execute(VIRTUAL_SCREEN, timeout=300)
             for command in CUSTOM:
                 system.execute(LAUNCH + command, timeout=900)
             system.execute("sync")
@@ -122,7 +66,7 @@ class Desktop:
         recorded = []
         with RecordedDisk(self.raw, self.work, "--filter=cow") as (uri, log), self._guest(uri) as system:
             system.start().ready(timeout=600)
-            system.execute(SCREEN, timeout=300)
+            system.execute(VIRTUAL_SCREEN, timeout=300)
             for turn in ("", " again"):
                 for name, command in OPERATIONS:
                     begin = os.path.getsize(log)
@@ -156,7 +100,7 @@ class Desktop:
         # The mounts are its own, and end with it.
         line = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", CHROOT, "sh", copy,
                 str(packages.ROOT_OFFSET), mount]
-        done = subprocess.run(line, input=f"{SCREEN}\n{timed}", capture_output=True, text=True, check=False)
+        done = subprocess.run(line, input=f"{VIRTUAL_SCREEN}\n{timed}", capture_output=True, text=True, check=False)
         os.remove(copy)
         if done.returncode:
             raise LabError(f"the desktop's disk cannot be used on this machine (root alone can): {done.stderr[-500:]}")

@@ -1,7 +1,8 @@
 """The tables and the plot of the results."""
 
-import math
 import os
+
+from labkit import plots
 
 FILES_PAPER = {("berlioz", "100k"): (1281.2, 216.8)}
 """Seconds without and with an up-to-date device: of its Figure 10, what the text at hand tells."""
@@ -229,72 +230,17 @@ def desktop(cells, operations, links):
 
 def distribution(cells, operations):
     """For each link and medium, which part of the operations was slowed down by so much or less."""
-    width, height, left, low, high = 760, 376, 60, 0.001, 100_000.0
     colours = {"100m": "#1f5fa8", "10m": "#3a7d44", "1m": "#d9a400", "100k": "#c4441c"}
-    dashes = {"none": "", "fresh": ' stroke-dasharray="6 3"', "100": ' stroke-dasharray="1 3"'}
-    bottom, top = height - 78, 14
-
-    def x(number):
-        return left + (width - left - 14) * math.log10(max(number, low) / low) / math.log10(high / low)
-
-    def y(part):
-        return bottom - (bottom - top) * part
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-             'font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
-    for power in range(-3, 6):
-        at = x(10.0**power)
-        parts.append(f'<line x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{bottom}" stroke="#dddddd"/>'
-                     f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{10.0**power:g}</text>')
-    for part in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(f'<line x1="{left}" y1="{y(part):.1f}" x2="{width - 30}" y2="{y(part):.1f}" stroke="#dddddd"/>'
-                     f'<text x="{left - 6}" y="{y(part) + 4:.1f}" text-anchor="end">{100 * part:.0f} %</text>')
-    parts.append(f'<text x="{(left + width - 30) / 2:.1f}" y="{bottom + 34}" text-anchor="middle">'
-                 'slowdown: what it takes longer, as a multiple of its time where the disk is</text>')
-    for cell in cells:
-        slow = sorted(slowdowns(cell, operations))
-        line = " ".join(f"{x(number):.1f},{y((rank + 1) / len(slow)):.1f}" for rank, number in enumerate(slow))
-        parts.append(f'<polyline points="{line}" fill="none" stroke-width="1.8" stroke="{colours[cell["link"]]}"'
-                     f'{dashes[cell["held"]]}/>')
-    for place, (link, colour) in enumerate(colours.items()):
-        parts.append(f'<rect x="{left + place * 90}" y="{height - 40}" width="10" height="10" fill="{colour}"/>'
-                     f'<text x="{left + 14 + place * 90}" y="{height - 31}">{NAMES[link]}</text>')
-    names = {"none": "no medium", "fresh": "the fresh system on it", "100": "all of it"}
-    for place, (held, name) in enumerate(names.items()):
-        begin = left + place * 190
-        parts.append(f'<line x1="{begin}" y1="{height - 15}" x2="{begin + 30}" y2="{height - 15}" stroke="#444444" '
-                     f'stroke-width="1.8"{dashes[held]}/><text x="{begin + 36}" y="{height - 11}">{name}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    dashes = {"none": ("", "no medium"), "fresh": (' stroke-dasharray="6 3"', "the fresh system on it"),
+              "100": (' stroke-dasharray="1 3"', "all of it")}
+    curves = [(cell["link"], cell["held"], slowdowns(cell, operations)) for cell in cells]
+    axis = (-3, 5, "slowdown: what it takes longer, as a multiple of its time where the disk is")
+    return plots.distribution(curves, {link: (colour, NAMES[link]) for link, colour in colours.items()}, dashes, axis)
 
 
 def plot(cells, links, held):
     """Bars for each link, on a logarithmic scale."""
-    kinds = ["nbd", "desync", *held]
-    width, height, left, low, high = 760, 320, 60, 0.01, 10_000
-    scale = (height - 70) / math.log10(high / low)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-             'font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
-
-    def at(number):
-        return height - 50 - scale * math.log10(max(number, low) / low)
-
-    for power in range(-2, 5):
-        y = at(10.0**power)
-        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{width - 10}" y2="{y:.1f}" stroke="#dddddd"/>'
-                     f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g} s</text>')
-    group = (width - left - 10) / len(links)
-    bar = group / (len(kinds) + 1)
-    for number, link in enumerate(links):
-        begin = left + number * group
-        parts.append(f'<text x="{begin + group / 2:.1f}" y="{height - 32}" text-anchor="middle">{NAMES[link]}</text>')
-        for place, kind in enumerate(kinds):
-            cell = cells.get((link, kind))
-            if cell:
-                y = at(cell["waiting_seconds"])
-                parts.append(f'<rect x="{begin + (place + 0.5) * bar:.1f}" y="{y:.1f}" width="{bar * 0.9:.1f}" '
-                             f'height="{height - 50 - y:.1f}" fill="{COLOURS[kind]}"/>')
-    for place, kind in enumerate(kinds):
-        x = left + place * 118
-        parts.append(f'<rect x="{x}" y="{height - 18}" width="10" height="10" fill="{COLOURS[kind]}"/>'
-                     f'<text x="{x + 14}" y="{height - 9}">{LEGEND[kind]}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    kinds = {kind: (COLOURS[kind], LEGEND[kind]) for kind in ("nbd", "desync", *held)}
+    groups = [(NAMES[link], {kind: cells[link, kind]["waiting_seconds"] for kind in kinds if (link, kind) in cells})
+              for link in links]
+    return plots.bars(groups, kinds, (-2, 4))
