@@ -30,9 +30,32 @@ const ALONE: u32 = 8;
 /// … and at the most so many.
 const MOST_ALONE: u32 = 512;
 
+/// Fetches what the last resume read into the cache, where memory is fetched as it is touched. `set` is the resume set;
+/// that of the base if there is none. Where the base has copies of pages, they take the place of a set. May not end.
+pub(crate) async fn fetch_first_reads(
+    base: Arc<MemoryImage>,
+    set: Option<Vec<u32>>,
+    demand: Arc<ExtentDemand>,
+) {
+    let copied = base.list_of_copies().await.unwrap_or_default();
+    if !copied.is_empty() {
+        fetch_copies(&base, copied, &demand).await;
+        return fetch_beside(Arc::clone(&base), &demand).await;
+    }
+    let set = match set {
+        Some(set) => set,
+        // The oldest parcel has none, and one that is damaged only makes the resume slow.
+        None => base.resume_set().await.unwrap_or_default(),
+    };
+    match set.is_empty() {
+        true => fetch_beside(base, &demand).await,
+        false => fetch(base, &set, &demand).await,
+    }
+}
+
 /// Fetches a resume set into the cache, in its order. Nothing is begun while the guest waits for an extent that is not
 /// on its way ahead.
-pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<ExtentDemand>) {
+async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<ExtentDemand>) {
     let memory = base.layout().memory;
     let one = |extent: u32| {
         let (base, start) = (Arc::clone(&base), u64::from(extent) * EXTENT);
@@ -43,7 +66,7 @@ pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<Exte
 }
 
 /// Fetches copies of pages into the cache, in the order in which they lie there; as [`fetch`].
-pub(crate) async fn fetch_copies(
+async fn fetch_copies(
     base: &Arc<MemoryImage>,
     pages: &[u32],
     demand: &Arc<ExtentDemand>,
@@ -63,7 +86,7 @@ pub(crate) async fn fetch_copies(
 
 /// Fetches into the cache what lies behind the extents that the guest waits for, as long as the link is quick. Does not
 /// end.
-pub(crate) async fn fetch_beside(base: Arc<MemoryImage>, demand: &ExtentDemand) {
+async fn fetch_beside(base: Arc<MemoryImage>, demand: &ExtentDemand) {
     let memory = base.layout().memory;
     let some = |extents: Range<u64>| {
         let (base, end) = (Arc::clone(&base), (extents.end * EXTENT).min(memory));

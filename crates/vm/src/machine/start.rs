@@ -75,18 +75,20 @@ impl RunningMachine {
                 Ok((claim, pending.base(&host.store, &host.loader).await?))
             };
             let (claim, base) = unless_ended(&mut end, kept).await?;
-            let from = (origin, base, Some(claim));
-            return Self::start_with(None, host, spec, from, (disk, &mut end)).await;
+            let from = (origin, base.clone(), Some(claim));
+            let machine = Self::come_up(host, spec, from, &mut end).await?;
+            return machine.go_on(None, (origin, base), (disk, &mut end)).await;
         }
-        // What the parcel leads to stays until the claim keeps it, which looks whether there is that parcel still.
+        // What the parcel leads to stays until the claim keeps it, which looks whether there is that parcel still. The
+        // session takes some round trips to the store, beside which QEMU comes up.
         let what = format!("start of machine {}", spec.name);
         let holds = match origin {
             MachineOrigin::Parcel(parcel) => vec![parcel.memory, parcel.disk],
             _ => Vec::new(),
         };
-        let session = host.store.session_holding(&what, &holds);
-        let session = unless_ended(&mut end, session).await?;
-        let started = async {
+        let (store, mut end_of_session) = (host.store.clone(), end.clone());
+        let session = store.session_holding(&what, &holds);
+        let coming = async {
             let base = match origin {
                 MachineOrigin::Parcel(parcel) => {
                     let image = parcel.image(&host.store, &host.loader);
@@ -94,10 +96,23 @@ impl RunningMachine {
                 }
                 _ => None,
             };
-            let (from, with) = ((origin, base, None), (disk, &mut end));
-            Self::start_with(Some(&session), host, spec, from, with).await
+            let from = (origin, base.clone(), None);
+            Ok((Self::come_up(host, spec, from, &mut end).await?, base))
         };
-        let started = started.await;
+        let (session, coming) = tokio::join!(unless_ended(&mut end_of_session, session), coming);
+        let (session, started) = match (session, coming) {
+            (Ok(session), Ok((machine, base))) => {
+                let (from, with) = ((origin, base), (disk, &mut end));
+                let started = machine.go_on(Some(&session), from, with).await;
+                (session, started)
+            }
+            (Ok(session), Err(e)) => (session, Err(e)),
+            (Err(e), Ok((mut machine, _))) => {
+                machine.end_start().await;
+                return Err(e);
+            }
+            (Err(e), Err(_)) => return Err(e),
+        };
         if *end.borrow() {
             // The store may be what it waited for; a pin that stays there expires.
             let _ = timeout(LETS_GO, session.close(Ok(()))).await;
@@ -106,12 +121,12 @@ impl RunningMachine {
         session.close(started).await
     }
 
-    async fn start_with(
-        session: Option<&Session>,
+    /// Has QEMU come up with the memory of the machine, and wait for the state of its devices, or to be let run.
+    async fn come_up(
         host: MachineHost,
         spec: MachineSpec,
         (origin, base, claim): (MachineOrigin<'_>, Option<Arc<MemoryImage>>, Option<RunClaim>),
-        (disk, end): (&dyn MachineDisk, &mut watch::Receiver<bool>),
+        end: &mut watch::Receiver<bool>,
     ) -> Result<Self> {
         let (earlier, first) = match origin {
             MachineOrigin::Pending(pending) => {
@@ -169,7 +184,7 @@ impl RunningMachine {
                 return Err(e);
             }
         };
-        let mut machine = Self {
+        Ok(Self {
             host,
             spec,
             parts,
@@ -182,39 +197,55 @@ impl RunningMachine {
             turn: Arc::default(),
             tasks: parking_lot::Mutex::new(JoinSet::new()),
             touched: Arc::default(),
-            resumed_by: first.clone().unwrap_or_default(),
+            resumed_by: first.unwrap_or_default(),
             clock: Arc::default(),
+        })
+    }
+
+    /// Lets the guest run, or ends QEMU.
+    async fn go_on(
+        mut self,
+        session: Option<&Session>,
+        (origin, base): (MachineOrigin<'_>, Option<Arc<MemoryImage>>),
+        (disk, end): (&dyn MachineDisk, &mut watch::Receiver<bool>),
+    ) -> Result<Self> {
+        let notes = base.is_some() && self.fetches_as_touched();
+        let Err(e) = self.go(session, (origin, base), disk, end).await else {
+            if notes {
+                let noting = note_reads(Arc::clone(&self.ram), Arc::clone(&self.touched));
+                self.tasks.get_mut().spawn(noting);
+            }
+            return Ok(self);
         };
-        match machine.go(session, (origin, base.as_deref()), disk, end).await {
-            Ok(()) => {
-                machine.look_ahead(base, first.map(|first| first.extents));
-                Ok(machine)
-            }
-            Err(e) => {
-                let e = match e.kind() {
-                    ErrorKind::Unavailable => machine.qemu.why_it_ended(e).await,
-                    _ => e,
-                };
-                match origin {
-                    MachineOrigin::Pending(_) => machine.park().await,
-                    // What may be kept here is not what it started from.
-                    _ if *end.borrow() => machine.end_start_soon().await,
-                    _ => machine.end_start().await,
-                }
-                Err(e)
-            }
+        let e = match e.kind() {
+            ErrorKind::Unavailable => self.qemu.why_it_ended(e).await,
+            _ => e,
+        };
+        match origin {
+            MachineOrigin::Pending(_) => self.park().await,
+            // What may be kept here is not what it started from.
+            _ if *end.borrow() => self.end_start_soon().await,
+            _ => self.end_start().await,
         }
+        Err(e)
     }
 
     /// Lets the guest run, from its start or from where it was.
     async fn go(
         &mut self,
         session: Option<&Session>,
-        (origin, base): (MachineOrigin<'_>, Option<&MemoryImage>),
+        (origin, base): (MachineOrigin<'_>, Option<Arc<MemoryImage>>),
         disk: &dyn MachineDisk,
         end: &mut watch::Receiver<bool>,
     ) -> Result<()> {
         let directory = self.host.directory.clone();
+        let ahead = base.clone().filter(|_| self.fetches_as_touched()).map(|base| {
+            let set = match origin {
+                MachineOrigin::Pending(_) => Some(self.resumed_by.extents.clone()),
+                _ => None,
+            };
+            ahead::fetch_first_reads(base, set, Arc::clone(self.ram.demand()))
+        });
         // QEMU has the disk by now, and nobody else: what it holds cannot change before the guest runs.
         let holds = async {
             match origin {
@@ -223,24 +254,40 @@ impl RunningMachine {
             }
         };
         let load = async {
-            let state = match (origin, base) {
+            let state = match (origin, &base) {
                 (MachineOrigin::Pending(pending), _) => pending.state(&directory)?,
                 // Both lie side by side.
                 (_, Some(base)) => tokio::try_join!(base.state(), base.list_of_copies())?.0,
                 (_, None) => return Ok(()),
             };
+            // Not before, so that the state does not wait behind that. QEMU reads some of it to take the state.
+            if let Some(ahead) = ahead {
+                self.tasks.get_mut().spawn(ahead);
+            }
             device_state::load(&self.monitor, &mut self.qemu, &directory, &state).await
         };
-        // A round trip to the store beside the work of QEMU.
-        let (holds, ()) = unless_ended(end, async { tokio::try_join!(holds, load) }).await?;
-        let parcel = match origin {
-            MachineOrigin::Boot => None,
-            MachineOrigin::Parcel(parcel) => {
-                if !holds {
-                    return Err(parcel.disk_was_written());
-                }
-                Some(parcel)
-            }
+        let claim = async {
+            let Some(session) = session else { return Ok(None) };
+            let parcel = match origin {
+                MachineOrigin::Parcel(parcel) => Some(parcel),
+                _ => None,
+            };
+            RunClaim::make(session, &self.spec, self.host.server, parcel).await.map(Some)
+        };
+        if session.is_some() {
+            // Where a part fails nobody knows whether it was made: it is given up again, if it is there.
+            *self.claim.get_mut() = Some(RunClaim::sought(&self.spec, self.host.server));
+        }
+        // Round trips to the store beside the work of QEMU.
+        let parts = async { tokio::try_join!(holds, load, claim) };
+        let (holds, (), claim) = unless_ended(end, parts).await?;
+        if claim.is_some() {
+            *self.claim.get_mut() = claim;
+        }
+        match origin {
+            MachineOrigin::Boot => {}
+            MachineOrigin::Parcel(parcel) if !holds => return Err(parcel.disk_was_written()),
+            MachineOrigin::Parcel(_) => {}
             MachineOrigin::Pending(pending) => {
                 let mark = unless_ended(end, disk.mark(&self.spec.disk)).await?;
                 if mark.as_ref() != Some(&pending.disk_mark) {
@@ -252,45 +299,9 @@ impl RunningMachine {
                     // What is not copied now is when the machine is suspended.
                     let _ = ram.take_over().await;
                 });
-                None
             }
-        };
-        if let Some(session) = session {
-            // Where this is ended nobody knows whether it was made: it is given up again, if it is there.
-            *self.claim.get_mut() = Some(RunClaim::sought(&self.spec, self.host.server));
-            let claim = RunClaim::make(session, &self.spec, self.host.server, parcel);
-            let claimed = unless_ended(end, claim).await;
-            if claimed.is_err() && !*end.borrow() {
-                *self.claim.get_mut() = None;
-            }
-            *self.claim.get_mut() = Some(claimed?);
         }
         unless_ended(end, self.run()).await
-    }
-
-    /// Has what the last resume read fetched ahead, and notes what this one reads, where memory is fetched as it is
-    /// touched. Not before the guest runs: it does not wait behind that for the state of its devices. `set` is the resume
-    /// set; that of the base if there is none. Where the base has copies of pages, they take the place of a set.
-    fn look_ahead(&mut self, base: Option<Arc<MemoryImage>>, set: Option<Vec<u32>>) {
-        let Some(base) = base.filter(|_| self.fetches_as_touched()) else { return };
-        let ram = Arc::clone(&self.ram);
-        self.tasks.get_mut().spawn(async move {
-            let copied = base.list_of_copies().await.unwrap_or_default();
-            if !copied.is_empty() {
-                ahead::fetch_copies(&base, copied, ram.demand()).await;
-                return ahead::fetch_beside(Arc::clone(&base), ram.demand()).await;
-            }
-            let set = match set {
-                Some(set) => set,
-                // The oldest parcel has none, and one that is damaged only makes the resume slow.
-                None => base.resume_set().await.unwrap_or_default(),
-            };
-            match set.is_empty() {
-                true => ahead::fetch_beside(base, ram.demand()).await,
-                false => ahead::fetch(base, &set, ram.demand()).await,
-            }
-        });
-        self.tasks.get_mut().spawn(note_reads(Arc::clone(&self.ram), Arc::clone(&self.touched)));
     }
 }
 

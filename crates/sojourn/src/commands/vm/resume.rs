@@ -60,18 +60,17 @@ async fn resume_parcel(
     let machine = folder.name();
     until_gone(folder).await?;
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
-    let parcel = Parcel::find(&engine.store, &args.name).await?;
+    let own = engine.disks.server().await?;
+    let (parcel, claimed) = tokio::try_join!(
+        Parcel::find(&engine.store, &args.name),
+        RunClaim::state(&engine.store, machine, own)
+    )?;
     folder.must_be_of(&parcel)?;
     if !trust_arguments {
         must_be_trusted(&parcel, folder)?;
     }
     let bar = Bar::waiting("resuming");
-    let own = engine.disks.server().await?;
-    // QEMU takes as long as the store.
-    let (claimed, ()) = tokio::try_join!(
-        RunClaim::state(&engine.store, machine, own),
-        must_run_here(&parcel.spec, &args.qemu)
-    )?;
+    must_run_here(&parcel.spec, &args.qemu).await?;
     let claimed = claimed.of_machine(&parcel.spec.uuid);
     let bringing = disks::bring(home, &engine, &parcel.spec.disk, (&claimed, *lost));
     let was_here = bringing.await.map_err(|e| match e.kind() {
