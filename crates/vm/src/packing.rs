@@ -245,8 +245,17 @@ impl RunningMachine {
         *claimed = claimed.hold(session).await?;
         let parcel = Parcel::publish(session, spec, number, &saved, contents, None).await?;
         self.last_number.store(number, Ordering::Relaxed);
-        *claimed = claimed.advance(session, spec, &parcel).await?;
-        frozen.stored(parcel.image(store, &self.host.loader).await?);
+        // Before the claim moves on: it keeps what the guest reads its memory from.
+        let image = parcel.image(store, &self.host.loader).await?;
+        *claimed = match claimed.advance(session, spec, &parcel).await {
+            Ok(advanced) => advanced,
+            // The answer alone may have been lost.
+            Err(e) => match claimed.hold(session).await {
+                Ok(found) if found.parcel.as_ref() == Some(&parcel.name()) => found,
+                _ => return Err(e),
+            },
+        };
+        frozen.stored(image);
         // What was kept here of an earlier suspension is behind this parcel.
         if let Err(error) = PendingSuspension::forget(&self.host.directory) {
             tracing::warn!(machine = spec.name, %error, "an earlier suspension stays here");
