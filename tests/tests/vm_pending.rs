@@ -122,6 +122,27 @@ fn a_machine_that_another_home_has_is_not_suspended_and_runs_on() {
 }
 
 #[test]
+fn a_suspension_goes_up_though_its_session_was_taken_for_dead_in_the_middle() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine();
+    slow.hanging.hold_reads(true);
+    machine.vm("suspend");
+    // The host sleeps for more than a day, and a collection by another one removes the pins that nobody renews.
+    let snapshots = slow.home.home().join("store/refs/snapshot");
+    machine.wait("snapshot", || std::fs::read_dir(&snapshots).is_ok_and(|found| found.count() > 0));
+    let pins = slow.home.home().join("store/pins");
+    machine.wait("pin", || std::fs::read_dir(&pins).is_ok_and(|found| found.count() > 0));
+    for pin in std::fs::read_dir(&pins).unwrap() {
+        let _ = std::fs::remove_file(pin.unwrap().path());
+    }
+    slow.hanging.hold_reads(false);
+    machine.wait("parcel", || machine.show()["parcels"].as_array().unwrap().len() == 1);
+    let log = std::fs::read_to_string(machine.pending().with_file_name("keeper.log")).unwrap();
+    assert!(log.contains("its place in the store was given up"), "{log}");
+}
+
+#[test]
 fn a_keeper_that_boots_finds_a_suspension_that_was_made_since_and_leaves_it() {
     require!("qemu-system-x86_64", "cc");
     let slow = SlowHome::new();

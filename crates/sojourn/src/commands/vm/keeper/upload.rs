@@ -12,7 +12,7 @@ use super::{Farewell, Keeper};
 use ::vm::machine::MachineDisk;
 use ::vm::packing::KeptReport;
 use ::vm::upload::{UploadReport, UploadTarget, upload};
-use ::vm::{Parcel, PendingSuspension};
+use ::vm::{Parcel, PendingSuspension, RunClaim};
 use block::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,13 +95,21 @@ async fn left(keeper: &Keeper<'_>, pending: &PendingSuspension, sent: u64) -> u6
 async fn may_come_off(keeper: &Keeper<'_>, pending: &PendingSuspension, error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::NoSpace => true,
-        ErrorKind::Fenced => false,
+        // A session that was taken for dead, as over a night's sleep, says the same of itself.
+        ErrorKind::Fenced if is_elsewhere(keeper, pending).await => false,
         // Whoever asks the keeper something waits meanwhile.
         _ => match timeout(ASKS, disks::is_as_suspended(keeper.home, pending)).await {
             Ok(asked) => asked.unwrap_or(true),
             Err(_) => true,
         },
     }
+}
+
+/// Whether the store says that another home has the machine.
+async fn is_elsewhere(keeper: &Keeper<'_>, pending: &PendingSuspension) -> bool {
+    let store = &keeper.engine.store;
+    let claimed = RunClaim::of_suspension(store, &pending.machine, keeper.id).await;
+    claimed.is_err_and(|e| e.kind() == ErrorKind::Fenced)
 }
 
 /// Fails where the machine can go on from its suspension no more, as far as that is known here.
