@@ -169,8 +169,13 @@ impl KeptMachine {
                 Ok(SuspendedHere::Kept(kept)) => Packing::Kept(*kept),
                 Ok(SuspendedHere::DiskCannotWait(why)) => {
                     tracing::info!(why = why.message(), "the suspension goes to the store at once");
-                    let stored = machine.freeze_and_store(server, &()).await;
-                    stored.map_or_else(Packing::Failed, Packing::Parcel)
+                    match machine.freeze_and_store(server, &()).await {
+                        Ok(report) => Packing::Parcel(report),
+                        Err(e) => Packing::Failed(e.context(format!(
+                            "it cannot be kept here ({}), nor go to the store at once",
+                            why.message()
+                        ))),
+                    }
                 }
                 Err(e) => Packing::Failed(e),
             }

@@ -9,7 +9,12 @@ use super::Keeper;
 use ::vm::claim::ClaimState;
 use ::vm::{MachineSpec, Parcel, RunClaim};
 use block::{Error, ErrorKind, Result};
+use std::time::Duration;
 use tokio::time::timeout;
+
+/// How long the release of a disk may take, of which the store has all: who waits for it, and a keeper that is to end,
+/// wait no longer for a store that went away meanwhile.
+const RELEASES: Duration = Duration::from_secs(30);
 
 /// Ends the claim on a machine that is in the store, and releases its disk; whether that was released. What fails is
 /// logged; a disk that may be released later stays noted.
@@ -34,7 +39,8 @@ async fn end_claim(keeper: &Keeper<'_>, spec: &MachineSpec) -> Result<()> {
 /// Releases the disk of a machine that is in the store; whether that was done. Why not is logged, and where it may be
 /// done later it stays noted.
 pub(super) async fn release_disk(keeper: &Keeper<'_>, disk: &str) -> bool {
-    let released = keeper.server.release(disk).await;
+    let late = |_| Err(Error::unavailable("the store does not answer"));
+    let released = timeout(RELEASES, keeper.server.release(disk)).await.unwrap_or_else(late);
     match &released {
         Err(e) if !is_moot(e) => {
             tracing::warn!(disk, error = %e, "the disk is not released; 'sojourn vm list' tries again");
