@@ -83,8 +83,29 @@ pub(crate) struct HomeSettings {
     pub(crate) most_private: Arc<AtomicU64>,
     /// What they share with the rest of the home.
     pub(crate) space: Arc<HomeSpace>,
-    /// Whether it opens while the store is away.
-    pub(crate) opens_offline: bool,
+    /// Whether they open without the store.
+    pub(crate) offline: Offline,
+}
+
+/// Whether a disk opens without the store, which then does not say whether another server took it: who opens it finds
+/// out later, and what was written since stays here, as with a disk that is taken while it is open. One that is written
+/// through never does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offline {
+    /// It waits for the store.
+    Never,
+    /// Where the store is away.
+    Away,
+    /// Where the store is away, or refuses, as when a token has expired.
+    AwayOrRefusing,
+}
+
+impl Offline {
+    /// Whether a disk of this mode opens although the store said this.
+    fn allows(self, mode: Mode, error: &Error) -> bool {
+        let refuses = self == Self::AwayOrRefusing && error.kind() == ErrorKind::Denied;
+        mode != Mode::WriteThrough && (refuses || error.kind() == ErrorKind::Unavailable)
+    }
 }
 
 impl fmt::Debug for Disk {
@@ -174,7 +195,7 @@ impl Disk {
             left_pins: AtomicBool::new(true),
             _lock: lock,
         };
-        disk.publish_base_at_opening(terms.opens_offline).await?;
+        disk.publish_base_at_opening(terms.offline).await?;
         Ok(disk)
     }
 
@@ -396,14 +417,14 @@ impl Disk {
         self.publish(&self.record(), &[]).await
     }
 
-    /// The same when the disk is opened; `offline`: a store that is away is not waited for.
-    async fn publish_base_at_opening(&self, offline: bool) -> Result<()> {
-        if !offline {
+    /// The same when the disk is opened; the store is not waited for where that may be `offline`.
+    async fn publish_base_at_opening(&self, offline: Offline) -> Result<()> {
+        if offline == Offline::Never || self.mode == Mode::WriteThrough {
             return self.publish_base().await;
         }
         let published = tokio::time::timeout(OPENING_ANSWER, self.publish_base()).await;
         match published.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            Err(error) if offline.allows(self.mode, &error) => {
                 tracing::warn!(disk = self.name(), %error, "opened without the store");
                 Ok(())
             }

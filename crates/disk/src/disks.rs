@@ -5,7 +5,7 @@
 //! is complete but whose ref was never made was not reported as created: creating it again replaces
 //! it as long as it holds nothing private, and opening it makes the ref.
 
-use crate::disk::{HomeSettings, OwnBlocks, describe};
+use crate::disk::{HomeSettings, Offline, OwnBlocks, describe};
 use crate::fence::{self, CONTENT, DISK_IDENTITY, Tenure, UUID};
 use crate::home;
 use crate::layer::ShadowLayer;
@@ -39,7 +39,23 @@ pub struct Disks {
     most_private: Arc<AtomicU64>,
     space: Arc<HomeSpace>,
     server: OnceCell<ServerId>,
-    opens_offline: bool,
+    offline: Offline,
+}
+
+/// How many bytes of a disk are private, of which `home` has the directory. It is not open in this process, and the store is
+/// not asked.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when there is none, [`Corrupt`](ErrorKind::Corrupt) when its record is damaged;
+/// any error from the file system.
+pub async fn private_bytes(home: impl Into<FsPath>, name: &str) -> Result<u64> {
+    check_name("disk", name)?;
+    let directory = home.into().join(name);
+    offload(move || {
+        let record = DiskRecord::load(&directory)?;
+        Ok(OwnBlocks::of_closed(&directory, &record).room)
+    })
+    .await
 }
 
 impl Disks {
@@ -54,8 +70,8 @@ impl Disks {
         let store = loader.store().clone();
         let (room, most_private) = (None, Arc::default());
         let (space, server) = (Arc::new(HomeSpace::new(&directory)), OnceCell::new());
-        let (linger, opens_offline) = (LINGER, false);
-        Self { directory, store, loader, linger, room, most_private, space, server, opens_offline }
+        let (linger, offline) = (LINGER, Offline::Never);
+        Self { directory, store, loader, linger, room, most_private, space, server, offline }
     }
 
     /// Limits what the private blocks of each disk may take in the home, its snapshots'
@@ -95,7 +111,7 @@ impl Disks {
     /// here. Whether another server took one meanwhile shows when the store is back.
     #[must_use]
     pub fn opening_offline(mut self) -> Self {
-        self.opens_offline = true;
+        self.offline = Offline::Away;
         self
     }
 
@@ -209,6 +225,20 @@ impl Disks {
     /// [`Corrupt`](ErrorKind::Corrupt) when its files do not hold what was acknowledged; any error from
     /// the store and the file system.
     pub async fn open(&self, name: &str) -> Result<Arc<Disk>> {
+        self.open_as(name, self.offline).await
+    }
+
+    /// The same for who goes on with what the disk held when it was left here: a store that is away for seconds, or
+    /// refuses, is done without, but for a disk that is written through. Whether another server took the disk is found
+    /// out later then.
+    ///
+    /// # Errors
+    /// Any error from [`open`](Self::open).
+    pub async fn open_offline(&self, name: &str) -> Result<Arc<Disk>> {
+        self.open_as(name, Offline::AwayOrRefusing).await
+    }
+
+    async fn open_as(&self, name: &str, offline: Offline) -> Result<Arc<Disk>> {
         check_name("disk", name)?;
         let directory = self.directory.join(name);
         let (at, own) = (directory.clone(), name.to_owned());
@@ -216,9 +246,8 @@ impl Disks {
         let loader = Arc::clone(&self.loader);
         let server = self.server().await?;
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
-        let (space, opens_offline) = (Arc::clone(&self.space), self.opens_offline);
-        let linger = self.linger;
-        let terms = HomeSettings { linger, server, room, most_private, space, opens_offline };
+        let (space, linger) = (Arc::clone(&self.space), self.linger);
+        let terms = HomeSettings { linger, server, room, most_private, space, offline };
         Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
     }
 

@@ -104,7 +104,7 @@ pub use boot_progress::{BootProgress, ListedChunks, ReadSoFar};
 pub use boot_trace::BootTrace;
 pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
-pub use disks::Disks;
+pub use disks::{Disks, private_bytes};
 pub use drawing::{ClosedDisk, DiskLayers, IsKept};
 pub use fence::holder;
 pub use guest_waits::{GuestWaits, WaitCause, WaitReading};

@@ -139,6 +139,11 @@ pub enum DiskRequest {
         /// Set a mark; else only look for one.
         set: bool,
     },
+    /// How many bytes of a disk the store does not have: asks nobody.
+    PrivateBytes {
+        /// The disk.
+        name: String,
+    },
     /// Whether a disk holds what a manifest says, and nothing that was written since.
     Holds {
         /// The disk.
@@ -191,6 +196,8 @@ pub enum DiskReply {
     Removed(String),
     /// The mark of a disk; none when it was written since one was set.
     Mark(Option<String>),
+    /// Bytes of a disk that the store does not have.
+    PrivateBytes(u64),
     /// Whether a disk holds what was asked for.
     Holds(bool),
     /// A disk whose state is in the store now.

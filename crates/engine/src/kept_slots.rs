@@ -1,7 +1,6 @@
-//! The key slots of a distant encrypted store, kept in the home: with them and the secret the store is opened
-//! while it is away. The key in them is wrapped, as it is in the store.
+//! The key slots of an encrypted store that is distant, or has machines that go on while it is away, kept in the home:
+//! with them and the secret the store is opened then. The key in them is wrapped, as it is in the store.
 
-use crate::config::Config;
 use crate::home::Home;
 use block::{Error, Result};
 use std::fs::OpenOptions;
@@ -14,13 +13,13 @@ const NAME: &str = "key-slots.json";
 /// The longest file that is read.
 const LONGEST: u64 = 1 << 20;
 
-/// Where the slots are kept; nowhere for a home whose store is not far away.
+/// Where the slots are kept; nowhere for who needs the store in any case.
 pub(crate) struct KeptSlots(Option<PathBuf>);
 
 impl KeptSlots {
-    /// The slots of a home.
-    pub(crate) fn of(home: &Home, config: &Config) -> Self {
-        Self(config.attach.is_some().then(|| home.dir().join(NAME)))
+    /// The slots of a home, for who `goes_offline`.
+    pub(crate) fn of(home: &Home, goes_offline: bool) -> Self {
+        Self(goes_offline.then(|| home.dir().join(NAME)))
     }
 
     /// What is kept, if anything is. Not checked: whoever uses it does.

@@ -145,7 +145,7 @@ impl Engine {
         let secret = async || crate::key::given(home, config);
         let (store, link, configured) = open_with_sources(home, config, what_for, secret).await?;
         let sources = match what_for {
-            StoreUse::Server | StoreUse::Keeper => {
+            StoreUse::Server | StoreUse::MachineServer | StoreUse::Keeper => {
                 Some(configured.open(&store, home, config).await)
             }
             StoreUse::Command | StoreUse::Inspection => None,
@@ -315,6 +315,9 @@ pub enum StoreUse {
     Inspection,
     /// A server, whose clients rather wait than fail.
     Server,
+    /// A server that was started for machines of its home, which go on while the store is away. Whoever asked for one
+    /// has just read the store's settings, if it answers.
+    MachineServer,
     /// A server of the memory of a machine: its pages lie scattered, and what lies beside one is not read next.
     Keeper,
 }
@@ -322,7 +325,7 @@ pub enum StoreUse {
 impl StoreUse {
     /// Whether it is for a process that stays, and would rather wait for the store than fail.
     fn lasts(self) -> bool {
-        matches!(self, Self::Server | Self::Keeper)
+        matches!(self, Self::Server | Self::MachineServer | Self::Keeper)
     }
 }
 
@@ -340,7 +343,7 @@ pub fn backend(home: &Home, config: &Config, what_for: StoreUse) -> Result<Opene
 pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOptions {
     let patience = match what_for {
         StoreUse::Command | StoreUse::Inspection => Patience::COMMAND,
-        StoreUse::Server | StoreUse::Keeper => {
+        StoreUse::Server | StoreUse::MachineServer | StoreUse::Keeper => {
             Patience::lasting(Duration::from_secs(config.serve.store_seconds))
         }
     };
@@ -351,10 +354,10 @@ pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOpt
     let pieces = (what_for != StoreUse::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
     let is_scattered = what_for == StoreUse::Keeper;
-    // A command opens the store before it begins a keeper.
+    // A command opens the store before it begins a keeper, and that its server.
     let settings = match what_for {
         StoreUse::Command => KeepSettings::ForNext,
-        StoreUse::Keeper => KeepSettings::Always,
+        StoreUse::MachineServer | StoreUse::Keeper => KeepSettings::Always,
         StoreUse::Server | StoreUse::Inspection => KeepSettings::Never,
     };
     let order = read_order(config, what_for);
@@ -372,7 +375,8 @@ pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOpt
 /// In which order chunks are read from a store in a directory. A command reads alone, and from a network nothing is
 /// ordered here.
 fn read_order(config: &Config, what_for: StoreUse) -> DiskReadOrder {
-    if what_for != StoreUse::Server || objects::is_remote(&config.store) {
+    let serves = matches!(what_for, StoreUse::Server | StoreUse::MachineServer);
+    if !serves || objects::is_remote(&config.store) {
         return DiskReadOrder::Arrival;
     }
     // The value was checked when the configuration was read: only a profile's file can be gone since.
@@ -427,7 +431,8 @@ async fn open_with_sources(
 ) -> Result<(Store, Link, ConfiguredSources)> {
     let place = home.store_url(&config.store);
     let opened = backend(home, config, what_for)?;
-    let slots = KeptSlots::of(home, config);
+    let for_machines = matches!(what_for, StoreUse::Keeper | StoreUse::MachineServer);
+    let slots = KeptSlots::of(home, config.attach.is_some() || for_machines);
     let kept = slots.read();
     let world = crate::world::system();
     let (store, read) = Store::open_with_slots(opened.backend, world, secret, kept.as_deref())

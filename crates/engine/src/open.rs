@@ -159,6 +159,19 @@ impl OpenDisks {
     /// # Errors
     /// Any error from [`Disks::open`].
     pub async fn hold(&self, name: &str) -> Result<DiskHandle> {
+        self.hold_as(name, false).await
+    }
+
+    /// The same; where it is not open yet, a store that is away or refuses is
+    /// [done without](Disks::open_offline).
+    ///
+    /// # Errors
+    /// Any error from [`Disks::open_offline`].
+    pub async fn hold_offline(&self, name: &str) -> Result<DiskHandle> {
+        self.hold_as(name, true).await
+    }
+
+    async fn hold_as(&self, name: &str, offline: bool) -> Result<DiskHandle> {
         store::check_name("disk", name)?;
         let slot = {
             let mut slots = self.slots.lock();
@@ -178,7 +191,7 @@ impl OpenDisks {
         let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
         let disk = match present {
             Some(disk) => disk,
-            None => match self.open_unless_closed(name, place, failed).await {
+            None => match self.open_unless_closed((name, offline), place, failed).await {
                 Ok(disk) => disk,
                 Err(e) => {
                     drop(entry);
@@ -194,13 +207,13 @@ impl OpenDisks {
     /// Opens a disk in its place, unless all were closed.
     async fn open_unless_closed(
         &self,
-        name: &str,
+        wanted: (&str, bool),
         place: OwnedMutexGuard<Option<Opened>>,
         failed: Option<Opened>,
     ) -> Result<Arc<Disk>> {
         // Whoever closes all takes the place after this was set.
         match self.closed.load(Ordering::SeqCst) {
-            false => self.open(name, place, failed).await,
+            false => self.open(wanted, place, failed).await,
             true => Err(Error::unavailable("the server is stopping, and opens no disk any more")),
         }
     }
@@ -208,7 +221,7 @@ impl OpenDisks {
     /// Opens a disk in its place, in a task of its own, after closing it where it `failed`.
     async fn open(
         &self,
-        name: &str,
+        (name, offline): (&str, bool),
         mut place: OwnedMutexGuard<Option<Opened>>,
         failed: Option<Opened>,
     ) -> Result<Arc<Disk>> {
@@ -225,7 +238,10 @@ impl OpenDisks {
                     let _ = failed.close().await;
                 }
                 let turn = tokio::time::timeout(TURN, turns.acquire()).await;
-                let opened = disks.open(&name).await;
+                let opened = match offline {
+                    true => disks.open_offline(&name).await,
+                    false => disks.open(&name).await,
+                };
                 drop(turn);
                 if let Ok(disk) = &opened {
                     *place = Some(Opened::new(Arc::clone(disk)));

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::devices;
 use super::image_views;
-use super::open::DiskHandle;
+use super::open::{DiskHandle, OpenDisks};
 use super::parcels;
 use crate::api::{
     BytesByPlace, DiskReply, DiskRequest, DiskView, ElsewhereView, MadeView, MapView,
@@ -156,8 +156,9 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             disk.write_back(UploadPlan::default(), &()).await?;
             Ok(DiskReply::Published(PublishedView { disk: name, bytes: behind }))
         }
-        DiskRequest::Mark { name, set } => {
-            Ok(DiskReply::Mark(mark(open.hold(&name).await?, set).await?))
+        DiskRequest::Mark { name, set } => Ok(DiskReply::Mark(mark(open, &name, set).await?)),
+        DiskRequest::PrivateBytes { name } => {
+            Ok(DiskReply::PrivateBytes(private_bytes(engine, &name).await?))
         }
         DiskRequest::Holds { name, manifest } => {
             let manifest = manifest.parse()?;
@@ -229,11 +230,19 @@ async fn hold_or_recover(
     }
 }
 
-/// The mark of a disk, or a new one.
-async fn mark(disk: DiskHandle, set: bool) -> Result<Option<String>> {
+/// The mark of a disk, or a new one. Who looks for one goes on with what is here, although the store may be away.
+async fn mark(open: &OpenDisks, name: &str, set: bool) -> Result<Option<String>> {
     match set {
-        true => disk.set_mark().await.map(Some),
-        false => Ok(disk.mark()),
+        true => open.hold(name).await?.set_mark().await.map(Some),
+        false => Ok(open.hold_offline(name).await?.mark()),
+    }
+}
+
+/// How many bytes of a disk the store does not have.
+async fn private_bytes(engine: &Engine, name: &str) -> Result<u64> {
+    match engine.open.look(Disk::info).remove(name) {
+        Some(now) => Ok(now.private_bytes),
+        None => disk::private_bytes(engine.home.disks(), name).await,
     }
 }
 

@@ -32,7 +32,7 @@ use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
 use engine::boots::{BootHelps, Boots};
-use engine::{Config, Engine, Home, StoreUse};
+use engine::{Config, Engine, Home};
 use nbd::server::{PassedConnection, spare_while_idle};
 use nbd::{Exports, Server};
 use parking_lot::Mutex;
@@ -205,7 +205,7 @@ impl Daemon {
         must_be_new(options.trace.as_deref())?;
         let follows = options.take_over && ControlClient::connect(home).await?.is_some();
         let lock = if follows { None } else { Some(home.lock()?) };
-        let engine = Engine::prepare(home, &config, StoreUse::Server).await?;
+        let engine = Engine::prepare(home, &config, options.store_use()).await?;
         let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;
         let plan = IscsiPlan::new(home.dir(), &config, &options.listen.under(&config)).await?;
         let taken = Takeover::take(home, &config, &options, lock, plan).await?;
@@ -269,7 +269,7 @@ impl Daemon {
             audit: AuditLog::of(home),
         });
         configure(&engine, &config);
-        let lease = lease(&engine, &config, follows).await?;
+        let lease = lease(&engine, &config, (follows, options.for_machines)).await?;
         drop(reserve);
         let socket = http.as_ref().map(Port::listen).transpose()?;
         let listeners = Listeners::start(&running.nbd, bound, &security, &returning, clients)?;
@@ -497,11 +497,17 @@ impl Daemon {
 ///
 /// # Errors
 /// Any error from [`KeptLease::start`].
-async fn lease(engine: &Arc<Engine>, config: &Config, follows: bool) -> Result<KeptLease> {
+async fn lease(
+    engine: &Arc<Engine>,
+    config: &Config,
+    (follows, for_machines): (bool, bool),
+) -> Result<KeptLease> {
     let time = Duration::from_secs(config.serve.lease_seconds);
     Ok(match follows {
         true => KeptLease::go_on(engine, time).await,
-        false if config.attach.is_some() => KeptLease::without_waiting(engine, time).await,
+        false if for_machines || config.attach.is_some() => {
+            KeptLease::without_waiting(engine, time).await
+        }
         false => KeptLease::start(engine, time).await?,
     })
 }

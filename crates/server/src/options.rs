@@ -5,7 +5,7 @@ use crate::borrow::shadow::BorrowRequest;
 use block::Result;
 use engine::config::listener::ConfiguredListener;
 use engine::config::throttle::ThrottleRule;
-use engine::{Config, Home};
+use engine::{Config, Home, StoreUse};
 use std::path::PathBuf;
 
 /// What the user asked for, on top of the configuration.
@@ -34,9 +34,16 @@ pub struct ServerOptions {
     pub announce: bool,
     /// Follow the server that runs, if one does.
     pub take_over: bool,
+    /// It is started for machines of the home, which go on while the store is away.
+    pub for_machines: bool,
 }
 
 impl ServerOptions {
+    /// What it opens the store of its home for.
+    pub(crate) fn store_use(&self) -> StoreUse {
+        if self.for_machines { StoreUse::MachineServer } else { StoreUse::Server }
+    }
+
     /// The directory of the vhost-user sockets, if there are to be any; that of the configuration is
     /// relative to the home.
     pub(crate) fn vhost_user_dir(&self, home: &Home, config: &Config) -> Option<PathBuf> {

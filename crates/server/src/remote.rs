@@ -200,7 +200,9 @@ impl RemoteServer {
                 self.delete::<DoneView>(&path).await?;
                 Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
             }
-            DiskRequest::Mark { .. } | DiskRequest::Holds { .. } => {
+            DiskRequest::Mark { .. }
+            | DiskRequest::PrivateBytes { .. }
+            | DiskRequest::Holds { .. } => {
                 Err(Error::unsupported("marks of disks are for machines on the server's own host"))
             }
         }

@@ -483,6 +483,23 @@ async fn a_disk_that_may_not_have_been_taken_does_not_open_while_the_store_is_aw
 }
 
 #[tokio::test]
+async fn who_goes_on_with_what_was_left_opens_a_disk_while_the_store_is_away() {
+    let (here, there) = two().await;
+    let held = bytes(&*here.open("web").await).await;
+    let spy = Spy::on(&here);
+    let disks = here.watched(&spy, 79).await;
+    spy.is_away("refs", true);
+    assert_eq!(disks.open("web").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let disk = disks.open_offline("web").await.unwrap();
+    assert_eq!(bytes(&*disk).await, held);
+    drop(disk);
+    // Where the store does say it, who lost the disk is told so.
+    spy.is_away("refs", false);
+    there.disks.take("web", true).await.unwrap();
+    assert_eq!(disks.open_offline("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
 async fn what_is_here_of_a_lost_disk_goes_when_nothing_was_written_to_it() {
     let (here, there) = two().await;
     assert!(!here.disks.drop_lost("web").await.unwrap(), "nobody took it");

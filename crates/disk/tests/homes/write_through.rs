@@ -195,6 +195,18 @@ async fn a_client_is_refused_while_the_store_does_not_say_who_has_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_is_written_through_opens_with_the_store_alone() {
+    let (here, _there, disk) = two().await;
+    drop(disk);
+    let spy = Spy::on(&here);
+    let disks = here.watched(&spy, 90).await;
+    spy.is_away("refs", true);
+    assert_eq!(disks.open_offline("web").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    spy.is_away("refs", false);
+    drop(disks.open_offline("web").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_is_closed_while_something_goes_up_lets_go_of_its_directory() {
     let (_here, spy, disks) = left_by_a_lost_client().await;
     let disk = disks.open("web").await.unwrap();

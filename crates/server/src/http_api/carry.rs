@@ -296,6 +296,7 @@ fn shown(reply: DiskReply, caller: &Caller) -> Value {
         }
         DiskReply::Published(published) => serde_json::to_value(published),
         DiskReply::Mark(mark) => serde_json::to_value(mark),
+        DiskReply::PrivateBytes(bytes) => serde_json::to_value(bytes),
         DiskReply::Holds(holds) => serde_json::to_value(holds),
         DiskReply::Removed(what) => Ok(json!({ "done": format!("{what} removed") })),
         DiskReply::Released(what) => Ok(json!({ "done": format!("{what} released") })),

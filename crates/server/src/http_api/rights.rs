@@ -12,6 +12,7 @@ fn right(request: &DiskRequest) -> TokenRight {
         | DiskRequest::Show { .. }
         | DiskRequest::Map { .. }
         | DiskRequest::Elsewhere
+        | DiskRequest::PrivateBytes { .. }
         | DiskRequest::Holds { .. }
         | DiskRequest::Mark { set: false, .. } => TokenRight::Read,
         DiskRequest::Create { .. }
@@ -72,6 +73,7 @@ pub(super) fn check(caller: &Caller, request: &DiskRequest) -> Result<()> {
         | DiskRequest::Take { name, .. }
         | DiskRequest::Publish { name }
         | DiskRequest::Mark { name, .. }
+        | DiskRequest::PrivateBytes { name }
         | DiskRequest::Holds { name, .. }
         | DiskRequest::Release { name } => caller.must_see_disk(name),
     }

@@ -230,6 +230,7 @@ pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
         throttle: None,
         announce: false,
         take_over: false,
+        for_machines: false,
     };
     tokio::select! {
         ended = daemon::run(&home, config, options) => ended,

@@ -449,6 +449,7 @@ fn print(verb: &DiskCommand, reply: &DiskReply, output: Output) -> Result<()> {
         DiskReply::Elsewhere(disks) => output.print(disks, || elsewhere(disks)),
         // Machines ask for marks, and several disks are made elsewhere: no verb that is printed here.
         DiskReply::Mark(mark) => output.print(mark, String::new),
+        DiskReply::PrivateBytes(bytes) => output.print(bytes, String::new),
         DiskReply::Holds(holds) => output.print(holds, String::new),
         DiskReply::Made(made) => output.print(made, String::new),
     }

@@ -142,6 +142,9 @@ pub(crate) struct Args {
     /// is dropped, and that server ends
     #[arg(long, conflicts_with_all = ["single", "run", "file"])]
     pub(crate) take_over: bool,
+    /// For the machines of this home: what is kept of the store's settings is good enough
+    #[arg(long, hide = true, conflicts_with_all = ["single", "run", "file", "take_over"])]
+    pub(crate) for_machines: bool,
     /// No system is suspended where nobody can look, such as in an encrypted part of the machine
     #[arg(long, requires = "borrow")]
     pub(crate) nothing_suspended: bool,
@@ -258,6 +261,7 @@ impl Args {
             throttle: self.throttle(),
             announce: self.announce,
             take_over: self.take_over,
+            for_machines: self.for_machines,
         }
     }
 

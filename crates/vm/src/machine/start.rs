@@ -71,6 +71,10 @@ impl RunningMachine {
         // A suspension has its claim, and goes on although the store may be away.
         if let MachineOrigin::Pending(pending) = origin {
             let kept = async {
+                // Its disk is opened by this although the store is away. QEMU, which has it next, would wait for that.
+                if disk.mark(&spec.disk).await?.as_ref() != Some(&pending.disk_mark) {
+                    return Err(pending.disk_was_written());
+                }
                 let claim = RunClaim::of_suspension(&host.store, &spec, host.server).await?;
                 Ok((claim, pending.base(&host.store, &host.loader).await?))
             };

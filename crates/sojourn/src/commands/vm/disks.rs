@@ -38,6 +38,8 @@ const RETRY: Duration = Duration::from_secs(10);
 /// How often it is looked whether the server of a machine that runs has ended.
 const LOOKS: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
+/// How long a server has to say what it knows by itself: who asked for that may keep others waiting.
+const SAYS: Duration = Duration::from_secs(1);
 
 /// Carries out a disk verb, by the server of the home if one runs.
 ///
@@ -426,12 +428,18 @@ pub(super) async fn must_not_be_pending(home: &Home, folder: &MachineFolder) -> 
     )))
 }
 
-/// Bytes of a disk that the store does not have; 0 when it cannot be asked.
+/// Bytes of a disk that the store does not have; 0 when that cannot be told soon. The store is not asked.
 pub(super) async fn private_bytes(home: &Home, disk: &str) -> u64 {
-    match ask(home, DiskRequest::Show { name: disk.to_owned() }).await {
-        Ok(DiskReply::Disk(view)) => view.private_bytes,
-        _ => 0,
-    }
+    let known = async {
+        let Some(client) = ControlClient::connect(home).await? else {
+            return ::disk::private_bytes(home.disks(), disk).await;
+        };
+        match client.disk(&DiskRequest::PrivateBytes { name: disk.to_owned() }).await? {
+            DiskReply::PrivateBytes(bytes) => Ok(bytes),
+            _ => Err(Error::internal("a disk was asked for, and something else came")),
+        }
+    };
+    timeout(SAYS, known).await.map_or(0, |known| known.unwrap_or(0))
 }
 
 #[async_trait]
@@ -523,7 +531,7 @@ async fn come_up(
 
 /// Starts a server, and notes it: a keeper that is killed leaves nobody behind.
 fn spawn(home: &Home, log: &Path, using: &ServerUse) -> Result<Child> {
-    let started = program(home, log)?.arg("serve").spawn();
+    let started = program(home, log)?.args(["serve", "--for-machines"]).spawn();
     let mut child = started.map_err(|e| Error::io("cannot start a server", e))?;
     if let Err(e) = using.note_started(child.id()) {
         // Nobody would end it.
