@@ -21,7 +21,7 @@ fn a_guest_that_waits_for_memory_over_a_cut_link_is_not_suspended_and_goes_on_wh
     let address = link.address().to_string();
     let there = Home::made_in(&s3.environment(Some(&address)), &["--store", "s3://bucket/lab"]);
     let moved = CountingMachine::of(&there, "work");
-    moved.vm("resume");
+    there.run(&["vm", "resume", "--no-fill", "work"]);
     moved.wait_for_numbers(2);
     link.cut();
     let console = moved.press("!");
@@ -44,6 +44,29 @@ fn a_guest_that_waits_for_memory_over_a_cut_link_is_not_suspended_and_goes_on_wh
     machine.vm("resume");
     machine.wait_for_number_after(before);
     numbers(&(said + &machine.console()[before..])).assert_whole();
+}
+
+#[test]
+fn a_machine_whose_memory_has_come_behind_it_needs_no_link_for_memory_any_more() {
+    require!("qemu-system-x86_64");
+    let Some(s3) = S3::start() else { return };
+    let here = CountingMachine::home_in(&s3);
+    let machine = CountingMachine::started(&here, "work");
+    // Memory that nothing but more noise touches.
+    machine.type_in("!");
+    machine.suspend();
+
+    let link = Link::to(s3.address().parse().unwrap());
+    let address = link.address().to_string();
+    let there = Home::made_in(&s3.environment(Some(&address)), &["--store", "s3://bucket/lab"]);
+    let moved = CountingMachine::of(&there, "work");
+    moved.vm("resume");
+    moved.wait("memory", || moved.show()["running"]["memory_here"] == true);
+    link.cut();
+    moved.type_in("!");
+    moved.wait_for_numbers(2);
+    link.mend();
+    moved.suspend();
 }
 
 #[test]

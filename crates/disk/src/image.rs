@@ -78,13 +78,13 @@ impl ImageSource {
         self.line.cache()
     }
 
-    /// Loads what `span` shows and is not held; returns the bytes that came into the cache.
-    async fn bring(&self, span: Span) -> u64 {
+    /// Loads what `span` shows and is not held; returns the bytes that came into the cache, and whether all came.
+    async fn bring(&self, span: Span) -> (u64, bool) {
         let pieces = match self.manifest.pieces(span).await {
             Ok(pieces) => pieces,
             Err(error) => {
                 tracing::debug!(%error, "cannot read ahead");
-                return 0;
+                return (0, false);
             }
         };
         let chunks = pieces.iter().filter_map(|piece| match piece.content {
@@ -93,11 +93,12 @@ impl ImageSource {
         });
         let loads = self.line.chunks(&chunks.collect::<Vec<_>>(), Urgency::Ahead);
         let mut loads: FuturesUnordered<_> = loads.into_iter().map(ChunkLoad::bring).collect();
-        let mut bytes = 0;
+        let (mut bytes, mut all) = (0, true);
         while let Some(brought) = loads.next().await {
             bytes += brought.unwrap_or_default();
+            all &= brought.is_some();
         }
-        bytes
+        (bytes, all)
     }
 }
 
@@ -205,7 +206,18 @@ impl Image {
     /// the cache. A reader of the same chunk shares the load, and goes before others by that. What cannot be had is
     /// passed over. `span` lies inside the image.
     pub async fn fetch_ahead(&self, span: Span) -> u64 {
-        self.source.bring(span).await
+        self.source.bring(span).await.0
+    }
+
+    /// The same for who wants all of it.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when not all of it can be had; the log says why.
+    pub async fn fetch_all_ahead(&self, span: Span) -> Result<u64> {
+        match self.source.bring(span).await {
+            (bytes, true) => Ok(bytes),
+            _ => Err(Error::unavailable("not all of it can be fetched now")),
+        }
     }
 
     /// Begins to note which chunks are read, at most `limit` of them. `None` when that is being done

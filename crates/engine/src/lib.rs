@@ -372,6 +372,11 @@ pub fn options(home: &Home, config: &Config, what_for: StoreUse) -> OpenStoreOpt
     }
 }
 
+/// Whether so many bytes that are read from the store of a home are kept on this host.
+pub fn keeps_what_it_reads(config: &Config, bytes: u64) -> bool {
+    objects::is_remote(&config.store) && config.pieces.size.0 > bytes
+}
+
 /// In which order chunks are read from a store in a directory. A command reads alone, and from a network nothing is
 /// ordered here.
 fn read_order(config: &Config, what_for: StoreUse) -> DiskReadOrder {

@@ -1,16 +1,21 @@
 //! What the last resume read first is fetched ahead of the guest: in that order, behind what the guest waits for,
 //! and so little at a time that what it asks for next does not wait for long. Where that is not known, what lies
-//! behind an extent that the guest waits for is fetched with it, if the link is quick.
+//! behind an extent that the guest waits for is fetched with it, if the link is quick. All the rest comes behind, while
+//! the guest waits for nothing and leaves its disk alone.
 
 use crate::demand::ExtentDemand;
+use crate::disk_use::DiskUse;
+use crate::image::MemoryRegion;
 use crate::{EXTENT, MemoryImage, PAGE};
 use block::Span;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The fewest extents under way at the same time: one is answered while the next one is on its way.
 const FEWEST: usize = 2;
@@ -30,26 +35,86 @@ const ALONE: u32 = 8;
 /// … and at the most so many.
 const MOST_ALONE: u32 = 512;
 
+/// For how long the guest must not have waited for the link before more of the rest is fetched, at the least; and where a
+/// part takes long, for this many times as long as the last one did, up to the most: over a thin link what the guest asks
+/// for next would wait behind it.
+const QUIET: Duration = Duration::from_millis(200);
+const PARTS_OF_QUIET: u32 = 4;
+const MOST_QUIET: Duration = Duration::from_secs(5);
+/// How soon the rest is tried again where not all of it came.
+const RETRY: Duration = Duration::from_secs(30);
+/// Parts of the rest that are under way at the same time, at the most: when the link is cut these wait for it, and what
+/// is kept here is read beside them.
+const MOST_OF_REST: usize = 8;
+
+/// That the rest of the memory is to be fetched.
+pub(crate) struct RestOfMemory {
+    /// The disk of the machine: nothing is fetched while the guest waits for that.
+    pub(crate) disk: DiskUse,
+    /// Becomes true when all of it has come.
+    pub(crate) came: Arc<AtomicBool>,
+}
+
+/// Fetches all of the memory behind the guest, into what is kept of the store on this host: what changed since the base
+/// first, which no older medium has. Whether all of it came.
+async fn fetch_rest(
+    base: &Arc<MemoryImage>,
+    demand: &Arc<ExtentDemand>,
+    disk: &Mutex<DiskUse>,
+) -> bool {
+    let memory = base.layout().memory;
+    let extents = 0..memory.div_ceil(EXTENT);
+    let regions = [MemoryRegion::Delta, MemoryRegion::Base];
+    let all = regions.into_iter().flat_map(|region| extents.clone().map(move |at| (region, at)));
+    let extents_of = |part: &(MemoryRegion, u64)| vec![part.1];
+    let failed = Arc::new(AtomicBool::new(false));
+    let one = |(region, extent): (MemoryRegion, u64)| {
+        let (base, failed) = (Arc::clone(base), Arc::clone(&failed));
+        let span = Span::between(extent * EXTENT, ((extent + 1) * EXTENT).min(memory));
+        async move {
+            let bytes = base.fetch_region_ahead(region, span).await;
+            bytes.unwrap_or_else(|_| {
+                failed.store(true, Ordering::Relaxed);
+                0
+            })
+        }
+    };
+    fetch_each(all, demand, extents_of, one, Some(disk)).await;
+    !failed.load(Ordering::Relaxed)
+}
+
 /// Fetches what the last resume read into the cache, where memory is fetched as it is touched. `set` is the resume set;
-/// that of the base if there is none. Where the base has copies of pages, they take the place of a set. May not end.
-pub(crate) async fn fetch_first_reads(
+/// that of the base if there is none. Where the base has copies of pages, they take the place of a set. Then the `rest`, if
+/// that is to come. May not end.
+pub(crate) async fn fetch_memory(
     base: Arc<MemoryImage>,
     set: Option<Vec<u32>>,
     demand: Arc<ExtentDemand>,
+    rest: Option<RestOfMemory>,
 ) {
     let copied = base.list_of_copies().await.unwrap_or_default();
-    if !copied.is_empty() {
-        fetch_copies(&base, copied, &demand).await;
-        return fetch_beside(Arc::clone(&base), &demand).await;
-    }
     let set = match set {
+        _ if !copied.is_empty() => Vec::new(),
         Some(set) => set,
         // The oldest parcel has none, and one that is damaged only makes the resume slow.
         None => base.resume_set().await.unwrap_or_default(),
     };
+    if !copied.is_empty() {
+        fetch_copies(&base, copied, &demand).await;
+    } else if !set.is_empty() {
+        fetch(Arc::clone(&base), &set, &demand).await;
+    }
+    let behind = async {
+        let Some(RestOfMemory { disk, came }) = rest else { return };
+        let disk = Mutex::new(disk);
+        while !fetch_rest(&base, &demand, &disk).await {
+            sleep(RETRY).await;
+        }
+        came.store(true, Ordering::Relaxed);
+    };
     match set.is_empty() {
-        true => fetch_beside(base, &demand).await,
-        false => fetch(base, &set, &demand).await,
+        true => drop(tokio::join!(behind, fetch_beside(Arc::clone(&base), &demand))),
+        false => behind.await,
     }
 }
 
@@ -62,15 +127,11 @@ async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<ExtentDemand>) 
         // What cannot be had now is fetched when the guest asks for it.
         async move { base.fetch_ahead(Span::between(start, (start + EXTENT).min(memory))).await }
     };
-    fetch_each(set.iter().copied(), demand, |extent| vec![u64::from(*extent)], one).await;
+    fetch_each(set.iter().copied(), demand, |extent| vec![u64::from(*extent)], one, None).await;
 }
 
 /// Fetches copies of pages into the cache, in the order in which they lie there; as [`fetch`].
-async fn fetch_copies(
-    base: &Arc<MemoryImage>,
-    pages: &[u32],
-    demand: &Arc<ExtentDemand>,
-) {
+async fn fetch_copies(base: &Arc<MemoryImage>, pages: &[u32], demand: &Arc<ExtentDemand>) {
     let each = (EXTENT / PAGE) as usize;
     let parts: Vec<(u64, Vec<u32>)> =
         (0..).step_by(each).zip(pages.chunks(each).map(<[u32]>::to_vec)).collect();
@@ -81,7 +142,7 @@ async fn fetch_copies(
         let base = Arc::clone(base);
         async move { base.fetch_copies_ahead(place, &pages).await }
     };
-    fetch_each(parts, demand, extents_of, one).await;
+    fetch_each(parts, demand, extents_of, one, None).await;
 }
 
 /// Fetches into the cache what lies behind the extents that the guest waits for, as long as the link is quick. Does not
@@ -128,21 +189,33 @@ where
     }
 }
 
-/// Fetches parts by `one`, which returns how many bytes came; `extents_of` says which extents a part is of.
+/// Fetches parts by `one`, which returns how many bytes came; `extents_of` says which extents a part is of. Nothing is
+/// begun while the guest waits for `disk`, or did wait for memory just now, where that is given.
 async fn fetch_each<T, F>(
     parts: impl IntoIterator<Item = T>,
     demand: &Arc<ExtentDemand>,
     extents_of: impl Fn(&T) -> Vec<u64>,
     one: impl Fn(T) -> F,
+    disk: Option<&Mutex<DiskUse>>,
 ) where
     F: Future<Output = u64> + Send + 'static,
 {
-    let mut width = Width::default();
+    let mut width = if disk.is_some() { Width::of_rest() } else { Width::default() };
     let mut running = JoinSet::new();
+    let mut quiet = QUIET;
     for part in parts {
         while running.len() >= width.get() {
             if let Some(Ok((bytes, took))) = running.join_next().await {
                 width.answered(bytes, took);
+                if bytes > 0 {
+                    quiet = (took * PARTS_OF_QUIET).clamp(QUIET, MOST_QUIET);
+                }
+            }
+        }
+        if let Some(disk) = disk {
+            disk.lock().await.until_quiet().await;
+            while demand.was_within(quiet) {
+                sleep(QUIET / 2).await;
             }
         }
         demand.until_ahead().await;
@@ -161,16 +234,23 @@ async fn fetch_each<T, F>(
 #[derive(Debug)]
 struct Width {
     now: usize,
+    fewest: usize,
+    most: usize,
     quickest: Option<Duration>,
 }
 
 impl Default for Width {
     fn default() -> Self {
-        Self { now: FEWEST, quickest: None }
+        Self { now: FEWEST, fewest: FEWEST, most: MOST, quickest: None }
     }
 }
 
 impl Width {
+    /// That of what nobody waits for soon.
+    fn of_rest() -> Self {
+        Self { now: 1, fewest: 1, most: MOST_OF_REST, quickest: None }
+    }
+
     fn get(&self) -> usize {
         self.now
     }
@@ -186,9 +266,9 @@ impl Width {
         // On a link where one takes as long, fewer would not be quicker.
         let should = BEHIND.max(quickest + quickest / 2);
         if took <= should {
-            self.now = (self.now + 1).min(MOST);
+            self.now = (self.now + 1).min(self.most);
         } else if took > should * 2 {
-            self.now = (self.now / 2).max(FEWEST);
+            self.now = (self.now / 2).max(self.fewest);
         }
     }
 }
@@ -197,7 +277,6 @@ impl Width {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use tokio::time::sleep;
 
     /// How many are under way on a link that carries one at a time, each in `own` ms, and takes `trip` ms more for
     /// each; the most and the mean of many.
@@ -242,7 +321,7 @@ mod tests {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            fetch_each(set, &demand, |extent| vec![u64::from(*extent)], one).await
+            fetch_each(set, &demand, |extent| vec![u64::from(*extent)], one, None).await
         });
         (begun, tasks)
     }

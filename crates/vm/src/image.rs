@@ -113,6 +113,15 @@ impl MemoryLayout {
     }
 }
 
+/// A region of an image that memory is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryRegion {
+    /// Memory as it was when it was last stored in full.
+    Base,
+    /// What has to be xored to it.
+    Delta,
+}
+
 /// The memory of a suspended machine.
 pub struct MemoryImage {
     layout: MemoryLayout,
@@ -188,6 +197,18 @@ impl MemoryImage {
         let (base, delta) =
             tokio::join!(self.image.fetch_ahead(span), self.image.fetch_ahead(delta));
         base + delta
+    }
+
+    /// The same of one region alone. What is there already counts for nothing.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) when not all of it can be had.
+    pub(crate) async fn fetch_region_ahead(&self, region: MemoryRegion, span: Span) -> Result<u64> {
+        let start = match region {
+            MemoryRegion::Base => 0,
+            MemoryRegion::Delta => self.layout.plane(),
+        };
+        self.image.fetch_all_ahead(Span::between(span.offset() + start, span.end() + start)).await
     }
 
     /// Reads the base alone: where there are copies of all the pages, and the extent is not in the cache, from these.

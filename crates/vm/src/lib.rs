@@ -23,7 +23,8 @@
 //! | [`parcel`] | [`Parcel`], the ref of a suspended machine |
 //! | [`claim`] | [`RunClaim`], the ref of a machine that runs |
 //! | `demand` | what of the memory is on its way: what somebody waits for, and what is fetched ahead |
-//! | `ahead` | a resume set is fetched, behind what somebody waits for |
+//! | `ahead` | a resume set is fetched, behind what somebody waits for, and then the rest |
+//! | `disk_use` | whether a guest waits for its disk, which has the same link |
 //! | [`machine`] | [`RunningMachine`]: start, resume, end |
 //! | `device_state` | the state of its devices, from QEMU and to it |
 //! | `document_version` | the version of a JSON document, read before the rest of it |
@@ -42,6 +43,7 @@ pub mod command;
 mod demand;
 mod device_state;
 pub mod disk_pages;
+mod disk_use;
 mod document_version;
 pub mod image;
 pub mod launch;

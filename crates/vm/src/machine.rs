@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -92,6 +92,8 @@ pub struct RunningMachine {
     pub(crate) resumed_by: FirstReads,
     /// What became of the guest's clock; nothing of one that was booted.
     clock: Arc<parking_lot::Mutex<Option<GuestClock>>>,
+    /// All of its memory was fetched behind.
+    memory_here: Arc<AtomicBool>,
 }
 
 impl RunningMachine {
@@ -113,6 +115,12 @@ impl RunningMachine {
     /// Whether memory is fetched as it is touched.
     pub fn fetches_as_touched(&self) -> bool {
         matches!(self.memory, Some(MappedMemory::Mounted(_)))
+    }
+
+    /// Whether all of its memory has come to this host: the link may be cut then, as far as that is concerned. False of one
+    /// whose memory is not [fetched behind](MachineHost::fills_memory).
+    pub fn has_memory_here(&self) -> bool {
+        self.memory_here.load(Ordering::Relaxed)
     }
 
     /// Has the clock of a guest that went on set to what `now` says, the time since 1970, if an agent runs in it. Does

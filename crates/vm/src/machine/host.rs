@@ -60,6 +60,9 @@ pub struct MachineHost {
     pub loader: Arc<Loader>,
     /// What can be read without a network.
     pub nearby: Arc<dyn NearbyChunks>,
+    /// Whether what a guest has not touched of its memory is fetched behind it, into what is kept of the store on this
+    /// host.
+    pub fills_memory: bool,
 }
 
 /// What a machine starts from.

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::abilities::PATIENCE;
 use crate::command::{self, MachineParts};
+use crate::disk_use::DiskUse;
 use crate::mount::MountedRam;
 use crate::pending::PendingSuspension;
 use crate::ram::GuestRam;
@@ -203,6 +204,7 @@ impl RunningMachine {
             touched: Arc::default(),
             resumed_by: first.unwrap_or_default(),
             clock: Arc::default(),
+            memory_here: Arc::default(),
         })
     }
 
@@ -248,7 +250,11 @@ impl RunningMachine {
                 MachineOrigin::Pending(_) => Some(self.resumed_by.extents.clone()),
                 _ => None,
             };
-            ahead::fetch_first_reads(base, set, Arc::clone(self.ram.demand()))
+            let rest = self.host.fills_memory.then(|| ahead::RestOfMemory {
+                disk: DiskUse::of(Arc::clone(&self.monitor)),
+                came: Arc::clone(&self.memory_here),
+            });
+            ahead::fetch_memory(base, set, Arc::clone(self.ram.demand()), rest)
         });
         // QEMU has the disk by now, and nobody else: what it holds cannot change before the guest runs.
         let holds = async {

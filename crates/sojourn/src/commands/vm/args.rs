@@ -1,5 +1,6 @@
 //! The arguments of the verbs.
 
+use super::keeper::MemoryFill;
 use ::vm::machine;
 use block::ByteSize;
 use std::path::PathBuf;
@@ -30,6 +31,16 @@ pub(crate) struct ResumeArgs {
     /// Although it ran on a host that has fallen silent: what it did there is lost
     #[arg(long)]
     pub(super) lost: bool,
+    /// Fetch nothing of its memory but what is touched: over a link that is paid for by what it carries
+    #[arg(long)]
+    pub(super) no_fill: bool,
+}
+
+impl ResumeArgs {
+    /// What becomes of memory that the guest does not touch.
+    pub(super) fn fill(&self) -> MemoryFill {
+        if self.no_fill { MemoryFill::Never } else { MemoryFill::Behind }
+    }
 }
 
 /// Arguments of `sojourn vm rollback` and `discard`.

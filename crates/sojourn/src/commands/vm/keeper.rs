@@ -26,7 +26,7 @@ mod release;
 mod spawn;
 mod upload;
 
-pub(super) use spawn::{KeepFor, send_behind, spawn};
+pub(super) use spawn::{KeepFor, MemoryFill, send_behind, spawn};
 
 /// How long a keeper tries to have its machine, and how often.
 const TAKES: Duration = Duration::from_secs(1);
@@ -49,6 +49,9 @@ pub(crate) struct VmKeepArgs {
     /// Send what was kept here, and run nothing
     #[arg(long, conflicts_with_all = ["parcel", "pending"])]
     upload: bool,
+    /// Fetch nothing of the memory but what is touched
+    #[arg(long)]
+    no_fill: bool,
 }
 
 impl VmKeepArgs {
@@ -104,6 +107,7 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
         Ok((server, HomeOpened { engine, parcel, id })) => {
             let mut keeper = Keeper {
                 qemu: args.qemu.clone(),
+                fill: if args.no_fill { MemoryFill::Never } else { MemoryFill::Behind },
                 home,
                 folder: &folder,
                 id,
@@ -170,6 +174,7 @@ impl HomeOpened {
 /// The keeper of a machine.
 pub(super) struct Keeper<'a> {
     qemu: PathBuf,
+    fill: MemoryFill,
     pub(super) home: &'a Home,
     pub(super) folder: &'a MachineFolder,
     pub(super) id: ServerId,
@@ -267,15 +272,6 @@ impl Keeper<'_> {
         parcel: Option<&Parcel>,
         pending: Option<&PendingSuspension>,
     ) -> Result<RunningMachine> {
-        let host = MachineHost {
-            qemu: self.qemu.clone(),
-            directory: self.folder.path().to_owned(),
-            nbd: self.server.socket()?,
-            server: self.id,
-            store: self.engine.store.clone(),
-            loader: Arc::clone(self.engine.loader()),
-            nearby: Arc::new(NearbyOfHome(Arc::clone(self.engine))),
-        };
         let (origin, spec) = match (pending, parcel) {
             (Some(pending), _) => (MachineOrigin::Pending(pending), pending.machine.clone()),
             (None, Some(parcel)) => {
@@ -284,6 +280,17 @@ impl Keeper<'_> {
                 (MachineOrigin::Parcel(parcel), parcel.spec.clone())
             }
             (None, None) => (MachineOrigin::Boot, self.folder.spec()?),
+        };
+        let is_kept = engine::keeps_what_it_reads(&Config::of(self.home)?, spec.memory);
+        let host = MachineHost {
+            qemu: self.qemu.clone(),
+            directory: self.folder.path().to_owned(),
+            nbd: self.server.socket()?,
+            server: self.id,
+            store: self.engine.store.clone(),
+            loader: Arc::clone(self.engine.loader()),
+            nearby: Arc::new(NearbyOfHome(Arc::clone(self.engine))),
+            fills_memory: is_kept && self.fill == MemoryFill::Behind,
         };
         let (tell, end) = watch::channel(false);
         let started = RunningMachine::start(host, spec, origin, self.server, end);

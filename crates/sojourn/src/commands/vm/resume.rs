@@ -1,6 +1,6 @@
 //! `sojourn vm resume`: a machine goes on with what was suspended, from this host or from the store.
 
-use super::args::{QemuArgs, ResumeArgs};
+use super::args::ResumeArgs;
 use super::asking::{POLL, answered, ask_or_gone, until_gone};
 use super::disks;
 use super::folder::MachineFolder;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: &ResumeArgs, home: &Home, output: Output) -> Resul
         if args.machine.name != machine && args.machine.name != pending.parcel() {
             disks::must_not_be_pending(home, &folder).await?;
         }
-        match resume_here(&args.machine, &folder, &pending, home, output).await {
+        match resume_here(args, &folder, &pending, home, output).await {
             // It came to be in the store in between: whoever sent it was about to end.
             Err(e) if folder.pending()?.is_none() => here = Some(e),
             other => return other,
@@ -52,11 +52,12 @@ fn told_with(error: Error, here: &Error) -> Error {
 
 /// Goes on with a parcel.
 async fn resume_parcel(
-    ResumeArgs { machine: args, trust_arguments, lost }: &ResumeArgs,
+    asked: &ResumeArgs,
     folder: &MachineFolder,
     home: &Home,
     output: Output,
 ) -> Result<()> {
+    let ResumeArgs { machine: args, trust_arguments, lost, .. } = asked;
     let machine = folder.name();
     until_gone(folder).await?;
     let engine = Engine::open(home, &Config::of(home)?, StoreUse::Command).await?;
@@ -87,13 +88,15 @@ async fn resume_parcel(
         return Err(parcel.disk_was_written());
     }
     drop(engine);
-    let reply = match keeper::spawn(home, folder, &args.qemu, KeepFor::Parcel(&parcel)).await {
-        Err(e) if !was_here => {
-            disks::give_back(home, folder, &parcel.spec.disk).await;
-            return Err(e);
-        }
-        reply => reply?,
-    };
+    let reply =
+        match keeper::spawn(home, folder, &args.qemu, KeepFor::Parcel(&parcel, asked.fill())).await
+        {
+            Err(e) if !was_here => {
+                disks::give_back(home, folder, &parcel.spec.disk).await;
+                return Err(e);
+            }
+            reply => reply?,
+        };
     let reply = with_clock(folder, reply).await;
     drop(bar);
     answered(machine, reply, output)
@@ -101,12 +104,13 @@ async fn resume_parcel(
 
 /// Goes on with what was kept here of a machine, whether or not it is going up.
 async fn resume_here(
-    args: &QemuArgs,
+    asked: &ResumeArgs,
     folder: &MachineFolder,
     pending: &PendingSuspension,
     home: &Home,
     output: Output,
 ) -> Result<()> {
+    let args = &asked.machine;
     let bar = Bar::waiting("resuming");
     must_run_here(&pending.machine, &args.qemu).await?;
     let began = Instant::now();
@@ -117,7 +121,7 @@ async fn resume_here(
             KeeperReply::Status(status)
         }
         Some(reply) => reply,
-        None => keeper::spawn(home, folder, &args.qemu, KeepFor::Pending).await?,
+        None => keeper::spawn(home, folder, &args.qemu, KeepFor::Pending(asked.fill())).await?,
     };
     let reply = with_clock(folder, reply).await;
     drop(bar);

@@ -139,6 +139,9 @@ fn look(view: &RunningView) -> String {
     if let Some(screen) = &view.screen {
         text.push_str(&format!("screen:   remote-viewer vnc+unix://{screen}\n"));
     }
+    if view.memory_here {
+        text.push_str("memory:   all of it is on this host\n");
+    }
     let clock = match &view.clock {
         None => return text,
         Some(GuestClock::Set) => "set by the guest agent",

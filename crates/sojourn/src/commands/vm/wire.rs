@@ -85,6 +85,9 @@ pub(super) struct RunningView {
     pub(super) screen: Option<String>,
     /// Whether memory is fetched as it is touched; if not, FUSE cannot be used and all was fetched first.
     pub(super) memory_on_demand: bool,
+    /// Whether all of it has come to this host since, behind the guest.
+    #[serde(default)]
+    pub(super) memory_here: bool,
     /// Bytes of memory that the guest wrote here.
     pub(super) memory_written: u64,
     /// From the request until the guest ran, in seconds.

@@ -15,15 +15,24 @@ use tokio::time::{Instant, sleep};
 /// How often a keeper that comes up is looked for.
 const STEP: Duration = Duration::from_millis(10);
 
+/// What becomes of memory that a guest does not touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum MemoryFill {
+    /// It is fetched behind the guest, where what is read from the store is kept on this host.
+    Behind,
+    /// It stays in the store.
+    Never,
+}
+
 /// What a keeper is started for.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) enum KeepFor<'a> {
     /// To boot the machine.
     Boot,
     /// To go on with a parcel.
-    Parcel(&'a Parcel),
+    Parcel(&'a Parcel, MemoryFill),
     /// To go on with what was kept here.
-    Pending,
+    Pending(MemoryFill),
     /// To send what was kept here.
     Upload,
 }
@@ -46,13 +55,16 @@ pub(in super::super) async fn spawn(
     command.args(["vm", "keep", folder.name(), "--qemu"]).arg(qemu);
     match what {
         KeepFor::Boot => {}
-        KeepFor::Parcel(parcel) => {
+        KeepFor::Parcel(parcel, _) => {
             let parcel = serde_json::to_string(parcel)
                 .map_err(|e| Error::internal("a parcel cannot be written").with_source(e))?;
             command.args(["--parcel", &parcel]);
         }
-        KeepFor::Pending => drop(command.arg("--pending")),
+        KeepFor::Pending(_) => drop(command.arg("--pending")),
         KeepFor::Upload => drop(command.arg("--upload")),
+    }
+    if let KeepFor::Parcel(_, MemoryFill::Never) | KeepFor::Pending(MemoryFill::Never) = what {
+        command.arg("--no-fill");
     }
     let mut child = command.spawn().map_err(|e| Error::io("cannot start a keeper", e))?;
     loop {
