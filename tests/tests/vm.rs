@@ -331,6 +331,48 @@ fn eight_clones_of_a_parcel_count_on_at_once_each_on_its_own() {
     clones[..2].iter().for_each(|clone| clone.wait_for_numbers(1));
 }
 
+/// How often a machine goes back to one of its parcels.
+const GOES_BACK: usize = 20;
+
+#[test]
+fn a_machine_goes_on_from_any_of_its_parcels_wherever_it_is() {
+    require!("qemu-system-x86_64");
+    let (here, there) = two_homes();
+    let machine = CountingMachine::started(&here, "work");
+    // What it said until each of its parcels.
+    let mut last = Vec::new();
+    for parcel in 1..=5 {
+        machine.wait_for_numbers(1);
+        assert_eq!(machine.suspend()["parcel"], format!("work@{parcel}"));
+        last.push(machine.numbers().last());
+        machine.vm("resume");
+    }
+    machine.suspend();
+    let mut seed = 20_261_130_u32;
+    let mut at = &here;
+    for turn in 0..GOES_BACK {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = (seed >> 16) as usize % last.len();
+        let parcel = format!("work@{}", number + 1);
+        if turn % 4 == 3 {
+            // What it did here is given up with its disk.
+            at.run(&["vm", "rollback", &parcel]);
+            at.run(&["disk", "release", "work-disk"]);
+            at = if std::ptr::eq(at, &here) { &there } else { &here };
+        }
+        let machine = CountingMachine::of(at, "work");
+        at.run(&["vm", "rollback", &parcel]);
+        let said = machine.console().len();
+        at.run(&["vm", "resume", &parcel]);
+        machine.wait_for_number_after(said);
+        let first = sojourn_tests::counting::numbers(&machine.console()[said..]).0[0];
+        // The line that was being said at that moment ends here.
+        let expected = last[number] + 1;
+        assert!((expected..=expected + 1).contains(&first), "{parcel}: {first}, not {expected}");
+        at.run(&["vm", "stop", "--force", "work"]);
+    }
+}
+
 #[test]
 fn what_a_machine_did_since_its_parcel_is_thrown_away() {
     require!("qemu-system-x86_64", "qemu-img");
