@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from . import LabError
 from .golden import build, packages
 from .guest import Card, Guest
-from .shell import free_port, run, tail, wait_until
+from .shell import free_port, read_text, run, tail, wait_until
 
 BRIDGE, HERE = "br0", "10.77.0.1"
 OTHER = "10.77.0.2"
@@ -228,3 +228,43 @@ def _start_all(server, golden, machines):
         server.stop()
     booted = {machine.name: facts for machine, facts in zip(machines, results)}
     return {"known_offers": known, "stranger_offers": stranger, "waiting": waiting, "machines": booted}
+
+
+UP, AGAIN, DONE = "DOS IS UP", "MARKED BEFORE", "DONE"
+"""What a DOS says on its serial line: when it starts, when it finds what it wrote the last time, and at the end."""
+
+
+def dos(server, golden):
+    """A system that knows of the disk of its BIOS alone starts from one over iSCSI, and keeps what it writes there.
+
+    LAB_DOS is the file with its disk (README.md).
+    """
+    image = os.environ.get("LAB_DOS", "")
+    if not os.path.exists(image):
+        raise LabError("LAB_DOS names no disk of a DOS; see lab/README.md")
+    server.command("image", "import", image, "dos")
+    machine, port, iscsi = Machine("dos", 1, "iscsi", image="dos"), free_port(), free_port()
+    with Site(server.sockets, [machine]) as site:
+        server.start(f"{HERE}:{port}", options=["--iscsi", f"{HERE}:{iscsi}", "--insecure"])
+        server.command("machine", "assign", machine.mac, "--from", machine.image, "--name", "lab-dos", "--method",
+                       machine.method)
+        process, log = start(server)
+        try:
+            said = [_boot_dos(golden, machine) for _ in range(2)]
+        except LabError as e:
+            raise LabError(f"{e}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}") from e
+        finally:
+            process.terminate()
+            process.wait(30)
+        written = server.command("disk", "show", "lab-dos")["private_bytes"]
+        server.stop()
+    return {"up": [UP in text for text in said], "found": [AGAIN in text for text in said], "written": written}
+
+
+def _boot_dos(golden, machine):
+    """Switches it on and, when it is done, off; what it said."""
+    card = Card(machine.tap, machine.mac, machine.card, machine.ipxe)
+    with Guest(golden, None, name=machine.name, memory=64, card=card) as guest:
+        guest.start()
+        wait_until("DOS to be done", lambda: DONE in read_text(guest.console), 180)
+        return read_text(guest.console)
