@@ -218,6 +218,49 @@ async fn a_machine_of_another_disk_is_not_shown_by_its_name_and_nobody_takes_tha
 }
 
 #[tokio::test]
+async fn of_a_name_that_was_another_disks_machine_nothing_but_its_removal_is_shown() {
+    let scene = scene().await;
+    let refs = scene.lab.store.refs();
+    let names = [
+        (
+            RefKind::Machine,
+            "alice-vm",
+            scene.claim("bob", &scene.server),
+            scene.claim("alice", &scene.here),
+        ),
+        (RefKind::Parcel, "alice-vm@1", scene.parcel("bob"), scene.parcel("alice")),
+    ];
+    for (kind, name, foreign, own) in names {
+        // Run and removed at the server, then hers.
+        refs.create(kind, name, foreign.clone()).await.unwrap();
+        refs.update(kind, name, 1, foreign).await.unwrap();
+        refs.remove(kind, name, 2).await.unwrap();
+        let key = |sequence: u64| format!("refs/{kind}/{name}/{sequence:020}");
+        let shown = async || {
+            let listed = scene.raw.get(&format!("/v1/list/refs/{kind}/{name}")).await;
+            let all = scene.raw.get(&format!("/v1/list/refs/{kind}")).await;
+            let mut shown = Vec::new();
+            for sequence in 1..=4 {
+                let got = scene.raw.object(&key(sequence)).await.status;
+                let part = scene.raw.range(&key(sequence), 0, 16).await.status;
+                let in_list = String::from_utf8_lossy(&listed.body).contains(&key(sequence));
+                assert_eq!((got == 200, part == 206), (in_list, in_list), "{kind} {sequence}");
+                if in_list {
+                    shown.push(sequence);
+                }
+            }
+            let newest = String::from_utf8_lossy(&all.body).into_owned();
+            assert!(newest.contains(&key(*shown.last().unwrap())), "{newest}");
+            assert_eq!(newest.matches(name).count(), 1, "{newest}");
+            shown
+        };
+        assert_eq!(shown().await, [3], "{kind}");
+        refs.create(kind, name, own.clone()).await.unwrap();
+        assert_eq!(shown().await, [3, 4], "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn who_lost_the_disk_publishes_nothing_of_its_machine_any_more() {
     let scene = scene().await;
     let claim = scene.claim("alice", &scene.here);

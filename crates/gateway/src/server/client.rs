@@ -3,7 +3,7 @@
 use super::Gateway;
 use super::limits::{ClientUsage, GatewayLimits};
 use super::names::KnownNames;
-use super::rights::{ReadRights, may_run, right};
+use super::rights::{ReadRights, is_of_machine, may_run, right};
 use super::whole::WholeSegments;
 use access::{Right, Rules};
 use block::{Error, Result};
@@ -177,7 +177,8 @@ impl Client {
         right(&gateway.rules(), &self.peer, names, kind, name)
     }
 
-    /// What it may do with the name that has these records; `known` is a record of the row that is there.
+    /// What it may do with the name that has these records; `known` is a record of the row that is there. Of a parcel
+    /// or a claim that is what it may do with this record, and with no other one of the name.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) or [`Denied`](block::ErrorKind::Denied) when the store
@@ -189,7 +190,7 @@ impl Client {
         row: &str,
         known: Option<&RefKey>,
     ) -> Result<Option<Right>> {
-        let is_of_machine = matches!(kind, RefKind::Parcel | RefKind::Machine);
+        let is_of_machine = is_of_machine(kind);
         let is_encrypted = gateway.store().settings().is_encrypted();
         if kind == RefKind::Gc || !(is_of_machine || is_encrypted) {
             return self.right(gateway, kind, row).await;
@@ -209,7 +210,8 @@ impl Client {
         }
     }
 
-    /// The same of a parcel or a claim, by what it says: a rule for its name alone does not show it.
+    /// The same of a parcel or a claim, by what that one record says: a rule for its name alone does not show it, and
+    /// a name may have been another machine's before.
     async fn right_on_machine(
         &self,
         gateway: &Gateway,
@@ -217,9 +219,11 @@ impl Client {
         (kind, row): (RefKind, &str),
         known: Option<&RefKey>,
     ) -> Result<Option<Right>> {
-        let found = match (names.record(kind, row), known) {
-            (Some(found), _) => Arc::clone(found),
-            (None, Some(known)) => match gateway.store().refs().keyed(known).await {
+        let newest = names.record(kind, row);
+        let found = match (newest, known) {
+            (Some(newest), None) => Arc::clone(newest),
+            (Some(newest), Some(known)) if newest.sequence == known.sequence => Arc::clone(newest),
+            (_, Some(known)) => match gateway.store().refs().keyed(known).await {
                 Ok(found) => Arc::new(found),
                 Err(e) if e.kind() == block::ErrorKind::Unavailable => return Err(e),
                 Err(_) => return Ok(None),
@@ -228,7 +232,7 @@ impl Client {
         };
         let right = match &found.record {
             Some(record) => may_run(&gateway.rules(), &self.peer, names, kind, record),
-            // One that was removed says no more than that.
+            // A removal says no more than that.
             None => self.right_by(gateway, names, kind, &found.name).is_some(),
         };
         Ok(right.then_some(Right::Write))

@@ -1,16 +1,19 @@
 //! Listings: of names the newest records.
 //!
 //! Every change of a name is one more record, and most of them wait for a collection to clear them away. Who reads a
-//! listing wants the newest one, and writes only what follows it: the others would only make listings long.
+//! listing wants the newest one, and writes only what follows it: the others would only make listings long. Records of
+//! machines are judged one by one, as a name may have been that of a machine on another disk.
 
 use super::Gateway;
 use super::client::Client;
 use super::limits::RequestPermit;
 use super::read::{backend_error, json};
+use super::rights::is_of_machine;
 use crate::wire::{ListPrefix, ListedObject};
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::TryStreamExt;
+use futures::future::try_join_all;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use std::collections::BTreeMap;
@@ -37,11 +40,12 @@ impl ShownRecords {
         self.newest.len() + self.strays.len()
     }
 
-    fn add(&mut self, number: Option<u64>, object: ListedObject) {
+    /// Adds one; of records the `most` newest stay.
+    fn add(&mut self, number: Option<u64>, object: ListedObject, most: usize) {
         match number {
             Some(number) => {
                 self.newest.insert(number, object);
-                if self.newest.len() > SHOWN {
+                if self.newest.len() > most {
                     self.newest.pop_first();
                 }
             }
@@ -80,7 +84,8 @@ pub(crate) async fn list(
             let mut rows = rows(gateway, client, *kind, row, turn).await?;
             let shown = rows.remove(row).unwrap_or_default();
             if may_list(gateway, client, *kind, row, &shown).await? {
-                listed.extend(shown.newest.into_values().chain(shown.strays));
+                let records = readable(gateway, client, *kind, row, shown.newest).await?;
+                listed.extend(records.into_iter().chain(shown.strays));
             }
         }
     }
@@ -100,6 +105,25 @@ async fn may_list(
     Ok(client.right_on_row(gateway, kind, row, Some(&newest)).await?.is_some())
 }
 
+/// What a client may read of the records of a name that it may use.
+async fn readable(
+    gateway: &Gateway,
+    client: &Client,
+    kind: RefKind,
+    row: &str,
+    records: BTreeMap<u64, ListedObject>,
+) -> Result<Vec<ListedObject>> {
+    if !is_of_machine(kind) {
+        return Ok(records.into_values().collect());
+    }
+    let judged = records.into_iter().map(|(sequence, object)| async move {
+        let key = RefKey { kind, row: row.to_owned(), sequence };
+        let right = client.right_on_row(gateway, kind, row, Some(&key)).await?;
+        Ok::<_, Error>(right.map(|_| object))
+    });
+    Ok(try_join_all(judged).await?.into_iter().flatten().collect())
+}
+
 /// What is listed of the names of a kind, or of one.
 async fn rows(
     gateway: &Gateway,
@@ -109,6 +133,8 @@ async fn rows(
     turn: &mut RequestPermit,
 ) -> Result<BTreeMap<String, ShownRecords>> {
     let mut rows: BTreeMap<String, ShownRecords> = BTreeMap::new();
+    // Each one more of a machine would have to be read and judged: of all machines the newest does.
+    let most = if row.is_empty() && is_of_machine(kind) { 1 } else { SHOWN };
     let mut listed = std::pin::pin!(objects(gateway, &format!("refs/{}/{row}", kind.as_str())));
     let (mut held, mut paid) = (0, 0);
     while let Some(object) = listed.try_next().await.map_err(backend_error)? {
@@ -119,7 +145,7 @@ async fn rows(
         };
         let shown = rows.entry(row).or_default();
         let before = shown.len();
-        shown.add(number, object);
+        shown.add(number, object, most);
         held += shown.len() - before;
         if held > MOST_LISTED {
             return Err(Error::unsupported("the store has more names than a listing can show"));

@@ -57,6 +57,11 @@ struct PackRights {
     moved_here: HashSet<ChunkId>,
 }
 
+/// Whether names of a kind are of machines: what a client may do with one is said by each record, with the disk in it.
+pub(crate) fn is_of_machine(kind: RefKind) -> bool {
+    matches!(kind, RefKind::Parcel | RefKind::Machine)
+}
+
 /// What a client may do with a name.
 pub(crate) fn right(
     rules: &Rules,
