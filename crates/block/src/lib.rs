@@ -16,7 +16,7 @@
 //! | [`observe`](mod@observe) | [`Observer`], who is told of requests that were answered |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
 //! | [`fs`](mod@fs) | [`FsPath`], a path on a file system; the simulated file system |
-//! | [`offload`](mod@offload) | [`offload()`], work that blocks |
+//! | [`offload`](mod@offload) | [`offload()`] and [`offload_behind`], work that blocks |
 //! | [`ring`] | [`Ring`], reads that no thread waits for (io_uring) |
 //! | [`reserve`] | [`Reserve`](reserve::Reserve), room that is kept for what must be written when there is none |
 //! | [`page_cache`] | [`PageCacheId`](page_cache::PageCacheId), whether two processes see the same page cache |
@@ -59,7 +59,7 @@ pub use fs::FsPath;
 pub use layer::Layer;
 pub use memory::Memory;
 pub use observe::{Action, Answered, Observer};
-pub use offload::offload;
+pub use offload::{offload, offload_behind};
 pub use ring::Ring;
 pub use sink::{Filling, Sink};
 pub use size::ByteSize;

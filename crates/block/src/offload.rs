@@ -39,6 +39,18 @@ pub async fn offload<T: Send + 'static>(
     }
 }
 
+/// Has work that blocks done, and does not wait for it: on the spot where [`Inline`] asks for that, else on such a
+/// thread, also when the caller is gone. It is not begun when the process ends before.
+#[allow(clippy::disallowed_methods)] // the one door
+pub fn offload_behind(work: impl FnOnce() + Send + 'static) {
+    if is_inline() {
+        // As in the background, where a panic ends nothing else.
+        drop(catch_unwind(AssertUnwindSafe(work)));
+    } else {
+        drop(tokio::task::spawn_blocking(work));
+    }
+}
+
 /// Does what [`offload`] does, for a read of which there may be thousands at a time: they leave threads to what
 /// there is less of, such as flushing and opening a disk.
 pub(crate) async fn offload_read<T: Send + 'static>(
@@ -99,6 +111,22 @@ mod tests {
         assert_eq!(thread().await, here);
         drop(outer);
         assert_ne!(thread().await, here);
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_done_on_the_spot_only_while_that_is_asked_for() {
+        let here = std::thread::current().id();
+        let (done, seen) = std::sync::mpsc::channel();
+        let note = |done: &std::sync::mpsc::Sender<_>| {
+            let done = done.clone();
+            move || done.send(std::thread::current().id()).unwrap()
+        };
+        offload_behind(note(&done));
+        assert_ne!(seen.recv().unwrap(), here);
+        let _inline = Inline::on_this_thread();
+        offload_behind(note(&done));
+        assert_eq!(seen.try_recv().unwrap(), here);
+        offload_behind(|| panic!("on purpose"));
     }
 
     #[tokio::test]

@@ -3,12 +3,13 @@
 //! Nothing is remembered of them but how much was written since they were counted: the directory
 //! is the truth, so it may be deleted, shared and restored at any time. When this process has
 //! written a sixteenth of the limit, all files are counted, and the ones that were not used for
-//! longest go, in little memory however many there are (`eviction`). A file that is used gets the time
-//! of its use, at most once in a quarter of an hour.
+//! longest go, in little memory however many there are (`eviction`). Who reads does not wait for that, and what is
+//! kept meanwhile counts towards the next time. A file that is used gets the time of its use, at most once in a
+//! quarter of an hour.
 
 mod eviction;
 
-use block::{ErrorKind, offload};
+use block::{ErrorKind, offload, offload_behind};
 use bytes::Bytes;
 use eviction::{EvictionMemory, evict};
 use parking_lot::Mutex;
@@ -62,6 +63,9 @@ const PAUSE: Duration = Duration::from_secs(30);
 const FRESH: usize = 16384;
 const FRESH_FOR: Duration = Duration::from_secs(15 * 60);
 
+/// Removes from a directory the files beyond a limit that were not used for longest; gives their bytes.
+type Evict = dyn Fn(&Path, u64) -> u64 + Send + Sync;
+
 /// A directory of parts of objects.
 pub(crate) struct LocalDisk {
     options: PieceOptions,
@@ -70,8 +74,9 @@ pub(crate) struct LocalDisk {
     written: AtomicU64,
     /// Whether the files were counted at all.
     counted: AtomicBool,
-    /// Whether somebody counts.
-    counting: tokio::sync::Mutex<()>,
+    /// Whether they are being counted.
+    counting: AtomicBool,
+    evict: Box<Evict>,
     /// Numbers of temporary files.
     serial: AtomicU64,
     /// Until when nothing is kept.
@@ -97,7 +102,8 @@ impl LocalDisk {
             tally: LivePieceCounters::default(),
             written: AtomicU64::new(0),
             counted: AtomicBool::new(false),
-            counting: tokio::sync::Mutex::new(()),
+            counting: AtomicBool::new(false),
+            evict: Box::new(|dir, limit| evict(dir, limit, EvictionMemory::USUAL)),
             serial: AtomicU64::new(0),
             paused: Mutex::default(),
             used: Mutex::default(),
@@ -179,7 +185,7 @@ impl LocalDisk {
             Ok(()) => {
                 let written = self.written.fetch_add(len + HEADER as u64, Ordering::Relaxed);
                 if written > self.options.limit / 16 || !self.counted.load(Ordering::Relaxed) {
-                    self.make_room().await;
+                    self.make_room();
                 }
             }
             // Somebody deleted the directory, or made room, in the middle: the next may be kept.
@@ -191,7 +197,7 @@ impl LocalDisk {
                 *self.paused.lock() = Some(Instant::now() + PAUSE);
                 tracing::warn!(error = %e, "the piece cache keeps nothing for a while");
                 if e.kind() == ErrorKind::NoSpace {
-                    self.make_room().await;
+                    self.make_room();
                 }
             }
         }
@@ -207,19 +213,29 @@ impl LocalDisk {
         let _ = removed.await;
     }
 
-    /// Counts the files and removes those that were not used for longest.
-    async fn make_room(self: &Arc<Self>) {
-        let Ok(_one) = self.counting.try_lock() else { return };
+    /// Has the files counted, and those removed that were not used for longest, unless somebody does that already.
+    /// Nobody waits for it: a walk through millions of files takes minutes on a disk with an arm.
+    fn make_room(self: &Arc<Self>) {
+        if self.counting.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.counted.store(true, Ordering::Relaxed);
         self.written.store(0, Ordering::Relaxed);
-        let this = Arc::clone(self);
-        let evicted = offload(move || {
-            Ok(evict(&this.options.dir, this.options.limit, EvictionMemory::USUAL))
-        })
-        .await;
-        if let Ok(evicted) = evicted {
-            self.tally.evicted.fetch_add(evicted, Ordering::Relaxed);
-        }
+        let count = RunningCount(Arc::clone(self));
+        offload_behind(move || {
+            let disk = &count.0;
+            let evicted = (disk.evict)(&disk.options.dir, disk.options.limit);
+            disk.tally.evicted.fetch_add(evicted, Ordering::Relaxed);
+        });
+    }
+}
+
+/// A count of the files that is under way, or was not begun as the process ends.
+struct RunningCount(Arc<LocalDisk>);
+
+impl Drop for RunningCount {
+    fn drop(&mut self) {
+        self.0.counting.store(false, Ordering::Relaxed);
     }
 }
 
@@ -273,4 +289,44 @@ fn save(path: &Path, name: &[u8; 32], bytes: &[u8], serial: u64) -> io::Result<(
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    const LIMIT: u64 = 1 << 20;
+
+    /// A cache whose files are counted only when the test says so, and then as few as it says.
+    fn held(dir: &Path) -> (Arc<LocalDisk>, std::sync::mpsc::Sender<u64>, Receiver<()>) {
+        let (release, released) = channel();
+        let (begins, begun) = channel();
+        let released = Mutex::new(released);
+        let mut disk = LocalDisk::new(PieceOptions { dir: dir.to_owned(), limit: LIMIT });
+        disk.evict = Box::new(move |_, limit| {
+            assert_eq!(limit, LIMIT);
+            let _ = begins.send(()); // the test may have ended
+            released.lock().recv().unwrap_or(0)
+        });
+        (Arc::new(disk), release, begun)
+    }
+
+    #[tokio::test]
+    async fn who_keeps_a_part_does_not_wait_until_the_files_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, release, begun) = held(dir.path());
+        let part = Bytes::from(vec![5; 1000]);
+        disk.keep([1; 32], part.clone()).await;
+        disk.keep([2; 32], part.clone()).await;
+        begun.recv().unwrap();
+        assert_eq!(disk.read([1; 32]).await, Some(part.clone()));
+        assert_eq!(disk.read([2; 32]).await, Some(part.clone()));
+        assert!(begun.try_recv().is_err(), "they are counted once at a time");
+        release.send(7).unwrap();
+        while disk.counting.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(disk.counters().evicted_bytes, 7);
+    }
 }

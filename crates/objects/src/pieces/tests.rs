@@ -135,6 +135,8 @@ async fn a_disk_that_takes_nothing_is_a_detour() {
 
 #[tokio::test]
 async fn the_limit_is_kept_and_the_least_recently_used_goes_first() {
+    // Room is made at once, and not behind.
+    let _inline = block::offload::Inline::on_this_thread();
     let dir = tempfile::tempdir().unwrap();
     let (bytes, counted, path) = remote(16 << 20).await;
     let limit = 4 << 20;
