@@ -17,11 +17,15 @@ use futures::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Bytes of kernels and initial RAM disks in memory at a time, in units of [`UNIT`]; whoever comes when
-/// they are used up waits.
+/// they are used up waits, for [`PATIENCE`] at the most.
 const MEMORY: usize = 1024;
+/// How long a machine waits for memory: its screen shows nothing meanwhile, and then that it asks again.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The grain of that.
 const UNIT: usize = 1 << 20;
 /// Bytes that are given to a connection at a time.
@@ -124,7 +128,12 @@ async fn send_file(site: &Site, mac: &str, board: &Board, which: BootFile) -> Re
 async fn read_file(site: &Site, claim: &Claim, which: BootFile) -> block::Result<Response> {
     let length = site.machines.length(claim, which).await?;
     let units = length.div_ceil(UNIT as u64).clamp(1, MEMORY as u64) as u32;
-    let permit = Arc::clone(&site.memory).acquire_many_owned(units).await;
+    let permit = Arc::clone(&site.memory).acquire_many_owned(units);
+    let permit = timeout(PATIENCE, permit).await.map_err(|_| {
+        Error::unavailable(
+            "other machines are being sent as much as there is memory for; ask again",
+        )
+    })?;
     let permit = permit.map_err(|_| Error::unavailable("the server is stopping"))?;
     let file = site.machines.file(claim, which).await?;
     let headers = [

@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 
 /// Seconds until a machine that waits asks again.
 const PAUSE: u32 = 10;
+/// How often it does before it starts anew, and looks for a server again.
+const TIMES: usize = 6;
 
 /// What iPXE is to do on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,11 +140,10 @@ fn failed(server: &str, machine: &Claim) -> String {
 }
 
 fn again(server: &str, machine: &Claim) -> String {
-    let address = address(server, machine);
-    format!(
-        "echo It asks again in {PAUSE} seconds.\nsleep {PAUSE}\n\
-         chain --replace {address} || reboot\n"
-    )
+    let pause = format!("echo It asks again in {PAUSE} seconds.\nsleep {PAUSE}\n");
+    let ask = format!("{pause}chain --replace {}", address(server, machine));
+    let no_answer = " || echo The server gave no script.\n";
+    (1..TIMES).map(|_| ask.clone() + no_answer).collect::<String>() + &ask + " || reboot\n"
 }
 
 /// A word that iPXE takes as it stands: no space, nothing that it replaces, and not one of its own.
@@ -192,6 +193,18 @@ mod tests {
         assert!(text.contains(
             "chain --replace http://10.0.0.1:8067/boot.ipxe?mac=52:54:00:01:02:03&uuid="
         ));
+    }
+
+    #[test]
+    fn a_machine_that_got_no_script_asks_a_minute_long_before_it_starts_anew() {
+        for script in [Script::Wait, Script::Trouble("no kernel".into())] {
+            let text = made(&script);
+            let asks: Vec<_> = text.lines().filter(|line| line.starts_with("chain ")).collect();
+            let (last, earlier) = asks.split_last().unwrap();
+            assert!(last.ends_with(" || reboot"), "{text}");
+            assert!(earlier.iter().all(|ask| ask.contains(" || echo ")), "{text}");
+            assert_eq!(text.matches(&format!("sleep {PAUSE}\n")).count() as u32 * PAUSE, 60);
+        }
     }
 
     #[test]

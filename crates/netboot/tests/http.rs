@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use async_trait::async_trait;
+use axum::body::Body;
+use axum::http::Request;
 use block::{Error, Result};
 use bytes::Bytes;
 use netboot::identity::Claim;
@@ -15,6 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tower_service::Service;
 
 struct One;
 
@@ -94,6 +98,30 @@ async fn a_file_is_not_read_before_there_is_room_for_all_of_it() {
         () = serving => panic!("it ended"),
         () = asking => {}
     }
+}
+
+/// Asks without a socket, so that time may stand still.
+async fn ask(router: &axum::Router, path: &str) -> (u16, Body) {
+    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    let answer = router.clone().call(request).await.unwrap();
+    (answer.status().as_u16(), answer.into_body())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_waits_for_room_so_long_and_is_told_to_ask_again() {
+    let machines = Arc::new(Large::default());
+    let router = http::router(Arc::clone(&machines) as _, [].into(), "http://x".to_owned());
+    let path = format!("/machine/{MINE}/initrd");
+    let (status, slow) = ask(&router, &path).await;
+    assert_eq!(status, 200);
+    let began = Instant::now();
+    let (status, why) = ask(&router, &path).await;
+    assert_eq!((status, began.elapsed()), (503, Duration::from_secs(120)));
+    let why = axum::body::to_bytes(why, 1000).await.unwrap();
+    assert!(String::from_utf8_lossy(&why).contains("ask again"), "{why:?}");
+    assert_eq!(machines.reads.load(Relaxed), 1);
+    drop(slow);
+    assert_eq!(ask(&router, &path).await.0, 200);
 }
 
 async fn get(server: SocketAddr, path: &str) -> (u16, Vec<u8>) {

@@ -1,6 +1,7 @@
 //! The HTTP port: metrics, health and status, for monitoring, the dashboard, and the API.
 
 pub(crate) mod guests;
+mod holding;
 mod https;
 
 use super::listen;
@@ -25,11 +26,13 @@ use block::{Error, Result};
 use engine::config::Serve;
 use engine::config::listener::{ConfiguredListener, HttpAccess, TlsMode};
 use guests::Guests;
+use holding::{HoldingBody, HoldingUntil};
 use https::Encrypted;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
@@ -242,7 +245,15 @@ async fn talk(
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(origin.clone()));
-        router.clone().call(request)
+        let open = origin.open_request();
+        let answering = router.clone().call(request);
+        async move {
+            let answer = answering.await?;
+            Ok::<_, Infallible>(answer.map(|body| match open {
+                Some(open) => HoldingBody::wrap(body, open, HoldingUntil::End),
+                None => body,
+            }))
+        }
     });
     let conversation = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut conversation = pin!(conversation.with_upgrades());

@@ -28,6 +28,10 @@ pub(crate) trait ClientPlace: Send + Sync {
     fn begin_work(&self);
     /// That has ended.
     fn end_work(&self);
+    /// The client has asked for something.
+    fn begin_request(&self);
+    /// It has been answered, or will not be.
+    fn end_request(&self);
 }
 
 /// A client's place, held from outside of its connection.
@@ -46,6 +50,15 @@ pub(crate) struct KeptPlace(HeldPlace);
 impl Drop for KeptPlace {
     fn drop(&mut self) {
         self.0.0.end_work();
+    }
+}
+
+/// What a client has asked for and has not got in full, until this is dropped.
+pub(crate) struct OpenRequest(HeldPlace);
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.0.end_request();
     }
 }
 
@@ -76,6 +89,13 @@ impl Origin {
         let place = self.place.clone()?;
         place.0.begin_work();
         Some(KeptPlace(place))
+    }
+
+    /// Notes on its place, if it has one, that it asks for something, until what is returned is dropped.
+    pub(crate) fn open_request(&self) -> Option<OpenRequest> {
+        let place = self.place.clone()?;
+        place.0.begin_request();
+        Some(OpenRequest(place))
     }
 }
 

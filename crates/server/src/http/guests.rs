@@ -2,7 +2,12 @@
 //! nothing neither use up the server's descriptors nor keep monitoring out.
 
 use super::HttpClients;
+use super::holding::{HoldingBody, HoldingUntil};
 use crate::origin::{ClientPlace, Origin};
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +18,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-/// Clients at a time; one more takes the place of the one that got nothing for longest.
+/// Clients at a time, without those for which something is being carried out. One more takes the place of one that asks
+/// nothing, or if there is none of any other: of the one that got nothing for longest.
 pub(crate) const MOST: usize = 64;
 /// Connections at a time, with those that were told to leave and have not gone yet.
 const CONNECTIONS: usize = 2 * MOST;
@@ -44,11 +50,19 @@ struct GuestPlace {
     leave: Notify,
     /// What it asked for that is being carried out: it is not silent then.
     awaits: AtomicUsize,
+    /// What it asked for and did not get in full.
+    requests: AtomicUsize,
 }
 
 impl GuestPlace {
     fn is_awaiting(&self) -> bool {
         self.awaits.load(SeqCst) > 0
+    }
+
+    /// The client with the least leaves first: one that asks nothing before one that asked, then by when it got
+    /// something last.
+    fn standing(&self) -> (bool, Instant) {
+        (self.requests.load(SeqCst) > 0, *self.served.lock())
     }
 }
 
@@ -60,6 +74,14 @@ impl ClientPlace for GuestPlace {
     fn end_work(&self) {
         *self.since.lock() = Instant::now();
         self.awaits.fetch_sub(1, SeqCst);
+    }
+
+    fn begin_request(&self) {
+        self.requests.fetch_add(1, SeqCst);
+    }
+
+    fn end_request(&self) {
+        self.requests.fetch_sub(1, SeqCst);
     }
 }
 
@@ -86,13 +108,13 @@ impl Guests {
         if self.places.len() >= CONNECTIONS {
             return None;
         }
-        let stay = || self.places.iter().filter(|place| !place.told.load(SeqCst));
-        if stay().count() >= MOST
-            && let Some(longest) =
-                stay().filter(|place| !place.is_awaiting()).min_by_key(|place| *place.served.lock())
+        let stays = |place: &&Arc<GuestPlace>| !place.told.load(SeqCst) && !place.is_awaiting();
+        let stay: Vec<_> = self.places.iter().filter(stays).collect();
+        if stay.len() >= MOST
+            && let Some(leaves) = stay.iter().min_by_key(|place| place.standing())
         {
-            longest.told.store(true, SeqCst);
-            longest.leave.notify_one();
+            leaves.told.store(true, SeqCst);
+            leaves.leave.notify_one();
         }
         let place = Arc::new(GuestPlace {
             served: Instant::now().into(),
@@ -100,11 +122,29 @@ impl Guests {
             told: AtomicBool::new(false),
             leave: Notify::new(),
             awaits: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
         });
         self.places.push(Arc::clone(&place));
         let patience = Box::pin(patience(Arc::clone(&place)));
         Some(Guest { stream, place, patience, left: false, asks: false })
     }
+}
+
+/// The same routes, whose clients keep their places until the first part of their answer is there, `most` of them at a
+/// time: it may take longer than a client may be silent, and who waits for it is not idle. Others have the usual time.
+pub(crate) fn patiently(router: Router, most: usize) -> Router {
+    router.layer(from_fn_with_state(Arc::new(Semaphore::new(most)), keep_place))
+}
+
+async fn keep_place(
+    State(turns): State<Arc<Semaphore>>,
+    ConnectInfo(origin): ConnectInfo<Origin>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let kept = turns.try_acquire_owned().ok().map(|turn| (origin.keep_place(), turn));
+    let answer = next.run(request).await;
+    answer.map(|body| HoldingBody::wrap(body, kept, HoldingUntil::FirstPart))
 }
 
 /// Waits until a client has to leave, and says why.
@@ -221,9 +261,11 @@ mod tests {
     use super::super::answer;
     use super::*;
     use crate::signals::Switch;
-    use axum::Router;
-    use axum::extract::ConnectInfo;
+    use axum::body::Body;
+    use axum::http::header::CONTENT_LENGTH;
     use axum::routing::get;
+    use futures::stream;
+    use std::convert::Infallible;
     use std::sync::Weak;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -231,6 +273,8 @@ mod tests {
 
     /// More than sockets hold.
     const LARGE: usize = 64 << 20;
+    /// Clients that keep their places until they get something, at a time.
+    const PATIENT: usize = 2;
 
     /// Time that passes only where a test lets it: tokio has it go on by itself as soon as nothing else is to be done,
     /// also while something is on its way between two sockets.
@@ -288,7 +332,7 @@ mod tests {
             let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = socket.local_addr().unwrap();
             let (begins, begun) = unbounded_channel();
-            let carries_out = begins.clone();
+            let (carries_out, reads) = (begins.clone(), begins.clone());
             let slow = move || async move {
                 begins.send(()).unwrap();
                 tokio::time::sleep(SILENCE * 3 / 4).await;
@@ -300,11 +344,21 @@ mod tests {
                 tokio::time::sleep(SILENCE * 5 / 2).await;
                 "ok\n"
             };
+            let read_slowly = async move || {
+                reads.send(()).unwrap();
+                tokio::time::sleep(SILENCE * 5 / 4).await;
+                let part = stream::once(async {
+                    tokio::time::sleep(SILENCE * 5 / 4).await;
+                    Ok::<_, Infallible>("ok\n")
+                });
+                ([(CONTENT_LENGTH, "3")], Body::from_stream(part))
+            };
             let router = Router::new()
+                .route("/read", get(read_slowly))
                 .route("/healthz", get(|| async { "ok\n" }))
-                .route("/large", get(|| async { vec![0; LARGE] }))
-                .route("/slow", get(slow))
-                .route("/kept", get(carry_out));
+                .route("/large", get(|| async { vec![0; LARGE] }));
+            let router =
+                patiently(router, PATIENT).route("/slow", get(slow)).route("/kept", get(carry_out));
             let (seen, places) = unbounded_channel();
             let mut tasks = JoinSet::new();
             let guests = Watched(Guests::new(socket), seen);
@@ -409,6 +463,53 @@ mod tests {
             server.ask_slowly(&mut client, "/kept", SILENCE * 5 / 2).await;
         }
         assert!(is_silence(server.let_go(&mut client).await));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_first_part_of_its_answer_keeps_its_place_and_others_have_their_time()
+    {
+        let mut server = Served::start().await;
+        let mut clients = Vec::new();
+        for _ in 0..=PATIENT {
+            let mut client = server.connect().await;
+            client.begins("/read").await;
+            server.begun.recv().await.unwrap();
+            clients.push(client);
+        }
+        let mut late = clients.pop().unwrap();
+        assert!(is_silence(server.let_go(&mut late).await), "one more than may wait so");
+        server.still.pass(SILENCE * 3 / 2).await;
+        for client in &mut clients {
+            client.takes().await;
+        }
+        // Their time has begun anew, and others may wait so.
+        server.let_go(&mut clients[0]).await;
+        let mut next = server.connect().await;
+        server.ask_slowly(&mut next, "/read", SILENCE * 5 / 2).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_an_answer_stays_while_others_ask_nothing() {
+        let moment = Duration::from_millis(1);
+        let mut server = Served::start().await;
+        let mut waits = server.connect().await;
+        waits.begins("/slow").await;
+        server.begun.recv().await.unwrap();
+        let mut idle = Vec::new();
+        for _ in 1..MOST {
+            server.still.pass(moment).await;
+            idle.push(server.connect().await);
+        }
+        // The one that waits got nothing for longest.
+        let mut newcomers = Vec::new();
+        for leaves in idle.iter_mut().take(3) {
+            let mut newcomer = server.connect().await;
+            newcomer.asks().await;
+            newcomers.push(newcomer);
+            leaves.is_closed().await;
+        }
+        server.still.pass(SILENCE * 3 / 4).await;
+        waits.takes().await;
     }
 
     #[tokio::test(start_paused = true)]

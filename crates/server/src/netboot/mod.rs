@@ -19,7 +19,7 @@ mod sockets;
 pub use home_machines::Rule;
 
 use crate::http;
-use crate::http::guests::Guests;
+use crate::http::guests::{self, Guests};
 use crate::machines::list;
 use crate::signals::{Signals, Switch};
 use block::{Error, Result};
@@ -49,6 +49,9 @@ const LONGEST_FIRMWARE: u64 = 16 << 20;
 const TFTP_PORT: u16 = 69;
 /// Where packages put the program that keeps machines' disks, seen from the folder of this program.
 const HELPER: &str = "../lib/sojourn/sojourn-diskless";
+/// Machines that keep their places over HTTP while they wait for a script or a file, at a time: all of a classroom ask
+/// at once, and files are sent to as many as there is memory for.
+const PATIENT: usize = 48;
 /// The longest program, in bytes: machines have all of it in memory.
 const LONGEST_HELPER: u64 = 64 << 20;
 
@@ -132,6 +135,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     let ports = Arc::new(sockets::TransferPorts { address });
     let base = format!("http://{address}:{http_port}");
     let router = netboot::http::router(Arc::clone(&machines) as _, firmware, base.clone());
+    let router = guests::patiently(router, PATIENT);
     let (stop, never) = (Switch::new(), || false);
     let what = match &server.leases() {
         Some(_) => "as the only DHCP server",
