@@ -7,6 +7,7 @@ use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use disk::Mode;
 use engine::Home;
+use engine::api::DiskView;
 use nbd::{Address, Uri};
 use netboot::dhcp::server::UnixClock;
 use netboot::identity::Claim;
@@ -20,6 +21,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use store::images;
 
 /// How often the list is read again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -250,10 +252,13 @@ impl HomeMachines {
         // What would be refused is, before a disk is made.
         registry.clone().put(&who, machine.clone())?;
         match disks::create(&self.home, &name, &rule.from, rule.mode).await {
-            // Of an attempt that ended between the two.
-            Err(e)
-                if e.kind() == ErrorKind::Conflict
-                    && disks::show(&self.home, &name).await.is_ok() => {}
+            // It may be of an attempt that ended between the two.
+            Err(e) if e.kind() == ErrorKind::Conflict => {
+                match disks::show(&self.home, &name).await {
+                    Ok(found) => check_as_made(&found, claim, rule)?,
+                    Err(_) => return Err(e),
+                }
+            }
             made => drop(made?),
         }
         let put = machine.clone();
@@ -267,6 +272,28 @@ impl HomeMachines {
         tracing::info!(machine = name, mac = %claim.mac, image = rule.from, "a new machine got a disk");
         Ok(machine)
     }
+}
+
+/// Fails unless a disk that is there is as the rule would make it. What else has its name, such as the disk of a machine
+/// that was forgotten, is somebody's: whoever claims the card would read it.
+fn check_as_made(disk: &DiskView, claim: &Claim, rule: &Rule) -> Result<()> {
+    let of_image = match rule.from.contains(':') {
+        true => disk.image == rule.from,
+        false => images::image_of(&disk.image) == rule.from,
+    };
+    let as_made = disk.mode == rule.mode.to_string()
+        && disk.unchanged
+        && disk.snapshots.is_empty()
+        && disk.error.is_none();
+    if of_image && as_made {
+        return Ok(());
+    }
+    Err(Error::conflict(format!(
+        "disk {name} is there already, and is not as the rule would make it: sojourn machine assign {mac} --disk \
+         {name} gives it to this machine, sojourn disk remove {name} has a new one made",
+        name = disk.name,
+        mac = claim.mac,
+    )))
 }
 
 #[async_trait]
@@ -297,5 +324,63 @@ impl Machines for HomeMachines {
     async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
         let FoundBoot { export, files, .. } = self.boot(claim).await?;
         disks::read(&self.home, &export, &files, which, self.front(&files, which)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::api::SnapshotView;
+    use netboot::MacAddress;
+
+    fn made() -> DiskView {
+        DiskView {
+            name: "lab-525400123456".into(),
+            image: "debian:1".into(),
+            mode: "persistent".into(),
+            size: 1 << 30,
+            created: 0,
+            private_bytes: 0,
+            unchanged: true,
+            over_image: true,
+            snapshots: Vec::new(),
+            error: None,
+        }
+    }
+
+    fn rule(from: &str, mode: Mode) -> Rule {
+        let name = "lab-{mac}".into();
+        Rule { from: from.into(), name, mode, method: Method::Iscsi, most: 1 }
+    }
+
+    #[test]
+    fn a_machine_gets_a_disk_that_is_there_only_as_the_rule_would_make_it() {
+        let claim = Claim { mac: MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]), uuid: None };
+        let gets =
+            |disk: &DiskView, from: &str, mode| check_as_made(disk, &claim, &rule(from, mode));
+        for from in ["debian", "debian:1"] {
+            gets(&made(), from, Mode::Persistent).unwrap();
+        }
+        for (from, mode) in [
+            ("debian:2", Mode::Persistent),
+            ("debian1", Mode::Persistent),
+            ("other", Mode::Persistent),
+            ("debian", Mode::Ephemeral),
+            ("debian", Mode::WriteThrough),
+        ] {
+            gets(&made(), from, mode).unwrap_err();
+        }
+        let snapshot =
+            SnapshotView { name: "before".into(), size: 1 << 30, created: 0, error: None };
+        for changed in [
+            DiskView { unchanged: false, private_bytes: 4096, ..made() },
+            DiskView { snapshots: vec![snapshot], ..made() },
+            DiskView { error: Some("damaged".into()), ..made() },
+        ] {
+            let error = gets(&changed, "debian", Mode::Persistent).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+            let remedy = "sojourn machine assign 52:54:00:12:34:56 --disk lab-525400123456";
+            assert!(error.message().contains(remedy), "{}", error.message());
+        }
     }
 }
