@@ -19,6 +19,8 @@ const MOST: usize = 256;
 const MOST_EACH: usize = 4;
 /// How long one may take in all: firmware is small.
 const LONGEST_TRANSFER: Duration = Duration::from_secs(300);
+/// How long it lasts without the client having acknowledged anything new, whatever pauses that asked for.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How long reading rests after the socket failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -121,13 +123,14 @@ async fn run(
         Err(error) => return tracing::warn!(%error, "no port for a TFTP transfer"),
     };
     let end = Instant::now() + LONGEST_TRANSFER;
+    let mut silent_until = Instant::now() + SILENCE;
     let mut buffer = [0; LONGEST];
     let mut packets = transfer.begin();
     loop {
         for packet in packets.drain(..) {
             let _ = socket.send(&packet, client).await; // what is lost is sent again
         }
-        let deadline = Instant::now() + transfer.patience();
+        let deadline = (Instant::now() + transfer.patience()).min(silent_until).min(end);
         let step = loop {
             let Ok(received) = timeout_at(deadline, socket.receive(&mut buffer)).await else {
                 break transfer.timed_out();
@@ -139,14 +142,17 @@ async fn run(
             match ClientPacket::decode(&buffer[..length]) {
                 Some(ClientPacket::Ack(block)) => match transfer.acknowledged(block) {
                     TransferStep::Wait => {}
-                    step => break step,
+                    step => {
+                        silent_until = Instant::now() + SILENCE;
+                        break step;
+                    }
                 },
                 Some(ClientPacket::Error) => break TransferStep::GivenUp,
                 _ => {}
             }
         };
         match step {
-            TransferStep::Send(next) if Instant::now() < end => packets = next,
+            TransferStep::Send(next) if Instant::now() < silent_until.min(end) => packets = next,
             _ => return,
         }
     }
@@ -157,6 +163,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use std::io;
+    use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
     use tokio::net::UdpSocket;
 
     struct Loopback;
@@ -212,6 +219,82 @@ mod tests {
             }
         })
         .await;
+    }
+
+    const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
+
+    /// A network with one client, which acknowledges blocks 1, 2, ... after a pause each, as many as it is to, and
+    /// asks for what it has once more all the time.
+    struct Scripted {
+        pause: Duration,
+        acks: u16,
+        acked: AtomicU16,
+        next: Instant,
+    }
+
+    #[async_trait]
+    impl Datagrams for Scripted {
+        async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddrV4)> {
+            let acked = self.acked.load(SeqCst);
+            let due = self.next + self.pause * u32::from(acked);
+            let again = Instant::now() + Duration::from_secs(1);
+            let block = if acked < self.acks && due <= again {
+                tokio::time::sleep_until(due).await;
+                self.acked.store(acked + 1, SeqCst);
+                acked + 1
+            } else {
+                tokio::time::sleep_until(again).await;
+                acked
+            };
+            buffer[..4].copy_from_slice(&[0, 4, 0, block as u8]);
+            Ok((4, CLIENT))
+        }
+
+        async fn send(&self, _: &[u8], _: SocketAddrV4) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct ScriptedPorts {
+        pause: Duration,
+        acks: u16,
+    }
+
+    #[async_trait]
+    impl Ports for ScriptedPorts {
+        async fn open(&self) -> io::Result<Arc<dyn Datagrams>> {
+            let (pause, acks) = (self.pause, self.acks);
+            Ok(Arc::new(Scripted { pause, acks, acked: 0.into(), next: Instant::now() + pause }))
+        }
+    }
+
+    /// How long a transfer lasts to a client that asked for pauses of so many seconds, acknowledges one block in
+    /// `pause`, and `acks` of them.
+    async fn lasts(timeout: Option<u64>, pause: u64, acks: u16) -> Duration {
+        let server = TftpServer::new(FirmwareFiles::from([("f", vec![7; 100 * 512].into())]));
+        let request = ReadRequest { name: "f", binary: true, timeout, ..ReadRequest::default() };
+        let (mut transfer, slot) = server.begin(&request, CLIENT).unwrap();
+        if timeout.is_some() {
+            transfer.acknowledged(0); // what was granted
+        }
+        let ports = Arc::new(ScriptedPorts { pause: Duration::from_secs(pause), acks });
+        let began = Instant::now();
+        run(transfer, slot, CLIENT, ports).await;
+        assert!(server.running.lock().is_empty());
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transfer_ends_a_minute_after_the_last_acknowledgement_and_after_five_in_all() {
+        for timeout in [Some(10), Some(4)] {
+            assert_eq!(lasts(timeout, 1, 0).await, SILENCE);
+            // Three blocks, each after 50 seconds.
+            assert_eq!(lasts(timeout, 50, 3).await, Duration::from_secs(150) + SILENCE);
+        }
+        // A client that asked for no pause is given up after five tries.
+        assert!(lasts(None, 1, 0).await < SILENCE);
+        assert_eq!(lasts(Some(10), 50, 99).await, LONGEST_TRANSFER);
+        assert_eq!(lasts(Some(10), 1, 101).await, Duration::from_secs(101));
     }
 
     #[tokio::test]
