@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -127,9 +127,12 @@ struct RemovedFiles {
     kept: u64,
 }
 
+/// Removes a file.
+type Remove<'a> = &'a dyn Fn(&Path) -> io::Result<()>;
+
 impl RemovedFiles {
-    fn remove(&mut self, file: &PieceFile) {
-        match fs::remove_file(&file.path) {
+    fn remove(&mut self, file: &PieceFile, remove: Remove<'_>) {
+        match remove(&file.path) {
             Ok(()) => self.removed += file.len,
             // Somebody else made room.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -141,6 +144,11 @@ impl RemovedFiles {
 /// Removes the files that were not used for longest until the rest is well below `limit`; returns
 /// the bytes that were removed.
 pub(super) fn evict(dir: &Path, limit: u64, memory: EvictionMemory) -> u64 {
+    evict_with(dir, limit, memory, &|path| fs::remove_file(path))
+}
+
+/// The same, with files that are removed so.
+fn evict_with(dir: &Path, limit: u64, memory: EvictionMemory, remove: Remove<'_>) -> u64 {
     let goal = limit - limit / 8;
     let (mut evicted, mut cannot_go) = (0, 0);
     loop {
@@ -153,7 +161,7 @@ pub(super) fn evict(dir: &Path, limit: u64, memory: EvictionMemory) -> u64 {
         let Some((last, of_last)) = ages.last_to_go(wanted).filter(|_| total > enough) else {
             return evicted;
         };
-        let round = remove_oldest(dir, &ages, last, of_last, memory.files);
+        let round = remove_oldest(dir, &ages, (last, of_last), memory.files, remove);
         evicted += round.removed;
         if total - round.removed.min(total) <= goal
             || (round.removed == 0 && round.kept <= cannot_go)
@@ -168,20 +176,20 @@ pub(super) fn evict(dir: &Path, limit: u64, memory: EvictionMemory) -> u64 {
 fn remove_oldest(
     dir: &Path,
     ages: &AgeHistogram,
-    last: i128,
-    bytes: u64,
+    (last, bytes): (i128, u64),
     most: usize,
+    remove: Remove<'_>,
 ) -> RemovedFiles {
     let mut round = RemovedFiles::default();
     let mut oldest = OldestFiles { heap: BinaryHeap::new(), held: 0, bytes, most };
     for file in files(dir) {
         match ages.time(&file).cmp(&last) {
-            std::cmp::Ordering::Less => round.remove(&file),
+            std::cmp::Ordering::Less => round.remove(&file, remove),
             std::cmp::Ordering::Equal => oldest.add(file),
             std::cmp::Ordering::Greater => {}
         }
     }
-    oldest.heap.into_sorted_vec().iter().for_each(|file| round.remove(file));
+    oldest.heap.into_sorted_vec().iter().for_each(|file| round.remove(file, remove));
     round
 }
 
@@ -272,15 +280,14 @@ mod tests {
     fn what_cannot_be_removed_does_not_keep_the_rest() {
         let list: Vec<_> = (0..20).map(|number| (0, 1000, (number, 0), false)).collect();
         let dir = cache(&list);
-        // An attribute of ext4, btrfs, XFS and others: not even root removes it.
         let stuck = dir.path().join("00/000");
-        let lock = |how| std::process::Command::new("chattr").arg(how).arg(&stuck).status();
-        if !lock("+i").is_ok_and(|done| done.success()) {
-            return;
-        }
-        let evicted = evict(dir.path(), 10_000, EvictionMemory { files: 3, times: 4 });
+        let remove = |path: &Path| match path == stuck {
+            true => Err(ErrorKind::PermissionDenied.into()),
+            false => fs::remove_file(path),
+        };
+        let memory = EvictionMemory { files: 3, times: 4 };
+        let evicted = evict_with(dir.path(), 10_000, memory, &remove);
         let left = names(dir.path());
-        lock("-i").unwrap();
         assert_eq!((evicted, left.len()), (12_000, 8));
         assert!(
             left.contains(&PathBuf::from("00/000")) && !left.contains(&PathBuf::from("00/012"))
