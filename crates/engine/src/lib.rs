@@ -24,6 +24,7 @@
 //! | [`api`] | verbs on disks as they travel over the control socket |
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
 //! | [`boots`] | what a boot of an image version reads: recorded, listed, copied, loaded ahead |
+//! | [`machine_disks`](mod@machine_disks) | which disks virtual machines have |
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 //! | [`image_verbs`] | the verbs on image versions |
@@ -43,6 +44,7 @@ mod kept;
 mod kept_slots;
 pub mod key;
 pub mod lineage;
+pub mod machine_disks;
 mod nearby_maps;
 pub mod open;
 pub mod parcels;

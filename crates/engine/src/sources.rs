@@ -144,7 +144,7 @@ pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> Conf
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when it is a path and nothing is there; [`Unavailable`](ErrorKind::Unavailable)
 /// when it does not answer.
-pub(crate) async fn place_at(place: &str) -> Result<SourcePlace> {
+pub async fn place_at(place: &str) -> Result<SourcePlace> {
     let asked = place.to_owned();
     soon(place, LOOK, offload(move || SourcePlace::of(&asked))).await
 }
