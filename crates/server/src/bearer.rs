@@ -30,8 +30,8 @@ use std::sync::Arc;
 /// Answered to anybody, as it is the same for all servers.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 /// What answers a token with no more than it covers.
-const LIMITED: [&str; 4] =
-    ["/api/v1/disks", "/api/v1/images", "/api/v1/lineage", "/api/v1/elsewhere"];
+const LIMITED: [&str; 5] =
+    ["/api/v1/disks", "/api/v1/images", "/api/v1/lineage", "/api/v1/elsewhere", "/api/v1/vms"];
 
 /// Who asks.
 #[derive(Debug, Clone, Default)]
@@ -448,11 +448,18 @@ mod tests {
         let home = Home::find(Some(dir.path())).unwrap();
         let authority = Authority::new(&home, HttpAccess::Open);
         let text = file::add(&home.tokens(), token(TokenRight::Admin, &["a*"]), [1; 32]).unwrap();
-        let limited = ["disks", "disks/alice", "images", "lineage", "elsewhere"];
+        let limited = ["disks", "disks/alice", "images", "lineage", "elsewhere", "vms", "vms/work"];
         for path in limited.map(|path| format!("/api/v1/{path}")) {
             assert_eq!(status(&authority, Method::GET, &path, &bearer(&text)).await, 200, "{path}");
         }
-        for path in ["/metrics", "/v1/status", "/api/v1/live", "/api/v1/new", "/api/v1/disksx"] {
+        for path in [
+            "/metrics",
+            "/v1/status",
+            "/api/v1/live",
+            "/api/v1/new",
+            "/api/v1/disksx",
+            "/api/v1/media",
+        ] {
             assert_eq!(status(&authority, Method::GET, path, &bearer(&text)).await, 403, "{path}");
         }
     }

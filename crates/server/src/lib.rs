@@ -66,6 +66,9 @@
 //! | [`bearer`] | who asks over HTTP, and what of it is answered |
 //! | [`dashboard`] | the page to leave open, and the API that it reads |
 //! | [`study`] | studies of traces, each in a process of its own |
+//! | [`errand`] | commands carried out for who asks over HTTP, each in a process of its own |
+//! | [`vm_verbs`] | verbs on virtual machines, as they travel over HTTP |
+//! | [`media_verbs`] | verbs on media, as they travel over HTTP |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 mod answers;
@@ -80,6 +83,7 @@ pub mod daemon;
 mod dashboard;
 pub mod descriptors;
 pub mod discovery;
+mod errand;
 mod estate;
 mod exports;
 mod file;
@@ -101,6 +105,7 @@ pub mod listen;
 mod listeners;
 mod looks;
 pub mod machines;
+pub mod media_verbs;
 mod metrics;
 mod names;
 pub mod netboot;
@@ -128,4 +133,5 @@ pub mod trouble;
 pub mod until;
 mod upkeep;
 pub mod vhost_user;
+pub mod vm_verbs;
 mod without_home;

@@ -48,11 +48,7 @@ pub(crate) struct Studies {
 impl Studies {
     /// Nothing is studied yet.
     pub(crate) fn new() -> Self {
-        let program = std::env::current_exe().ok().map(|program| {
-            // The name of a program that was replaced since, as by an upgrade.
-            let name = program.as_os_str().to_string_lossy();
-            name.strip_suffix(" (deleted)").map_or(program.clone(), PathBuf::from)
-        });
+        let program = own_program();
         Self { turns: Arc::new(Semaphore::new(STUDIES)), program, limits: LIMITS }
     }
 
@@ -152,8 +148,19 @@ impl Studies {
     }
 }
 
+/// The path of this program.
+pub(crate) fn own_program() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    // The name of a program that was replaced since, as by an upgrade.
+    let name = program.as_os_str().to_string_lossy();
+    Some(name.strip_suffix(" (deleted)").map_or(program.clone(), PathBuf::from))
+}
+
 /// What comes, of which so much is expected at the most.
-async fn all_of(from: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Result<Vec<u8>> {
+pub(crate) async fn all_of(
+    from: Option<impl AsyncRead + Unpin>,
+    most: u64,
+) -> std::io::Result<Vec<u8>> {
     let mut all = Vec::new();
     if let Some(mut from) = from {
         (&mut from).take(most).read_to_end(&mut all).await?;
@@ -171,21 +178,25 @@ fn in_its_words(why: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::Value;
     use std::io::Write;
 
-    /// Studies by a shell script in place of the program.
-    fn studies(dir: &std::path::Path, script: &str, limits: StudyLimits) -> Studies {
+    /// A shell script in place of the program.
+    pub(crate) fn script(dir: &std::path::Path, text: &str) -> PathBuf {
         let program = dir.join("program");
         // By another process: a file that this one writes is held open by whatever another test starts meanwhile, and
         // cannot be run then.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 700 \"$0\"";
         let mut writer = std::process::Command::new("sh");
-        let wrote = writer.args(["-c", write]).arg(&program).arg(script).status().unwrap();
+        let wrote = writer.args(["-c", write]).arg(&program).arg(text).status().unwrap();
         assert!(wrote.success());
-        Studies { program: Some(program), limits, ..Studies::new() }
+        program
+    }
+
+    fn studies(dir: &std::path::Path, text: &str, limits: StudyLimits) -> Studies {
+        Studies { program: Some(script(dir, text)), limits, ..Studies::new() }
     }
 
     async fn ask(script: &str, limits: StudyLimits) -> Result<Value> {

@@ -5,6 +5,7 @@ use super::rights;
 use crate::answers::problem;
 use crate::audit::{Actor, Deed};
 use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
+use crate::errand::Errands;
 use crate::origin::Origin;
 use crate::running::RunningServer;
 use crate::study::Studies;
@@ -39,6 +40,7 @@ pub(crate) struct HttpApi {
     looks: Arc<Semaphore>,
     imports: Arc<Semaphore>,
     studies: Studies,
+    errands: Errands,
 }
 
 /// A verb on an image version, as it is noted.
@@ -59,8 +61,8 @@ impl HttpApi {
         let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
         let (changes, looks) = (Arc::new(changes), Arc::new(looks));
         let imports = Arc::new(Semaphore::new(IMPORTS));
-        let studies = Studies::new();
-        Self { running: Arc::clone(running), changes, looks, imports, studies }
+        let (studies, errands) = (Studies::new(), Errands::new());
+        Self { running: Arc::clone(running), changes, looks, imports, studies, errands }
     }
 
     /// Carries out a verb on disks that changes nothing, for bearers of tokens: each looks into the store
@@ -171,6 +173,11 @@ impl HttpApi {
     /// The studies of traces.
     pub(super) fn studies(&self) -> &Studies {
         &self.studies
+    }
+
+    /// The commands that are carried out.
+    pub(super) fn errands(&self) -> &Errands {
+        &self.errands
     }
 
     /// The turn of a look at what is in files.

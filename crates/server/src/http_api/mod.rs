@@ -1,5 +1,5 @@
 //! The API that changes things, below `/api/v1/`: disks, their snapshots, images,
-//! machines, and the server itself. What only
+//! machines, virtual machines, media, and the server itself. What only
 //! reads for a page is [`dashboard`](crate::dashboard)'s; both are described by its `openapi.json`.
 //!
 //! | module | concept |
@@ -9,6 +9,8 @@
 //! | [`rights`] | which right each verb takes, and what a token must cover |
 //! | [`server_verbs`] | verbs on the server itself |
 //! | [`machines`] | machines that start from the network |
+//! | [`vms`], [`vm_rights`] | virtual machines, and which of them a token is for |
+//! | [`media`] | media among the sources of the configuration |
 //! | [`import`] | an image that is sent, which becomes a version |
 //! | [`lab`] | questions about a trace that is sent, or that the server recorded |
 //! | [`lab_views`] | what is answered of traces |
@@ -24,11 +26,14 @@ mod import;
 mod lab;
 mod lab_views;
 mod machines;
+mod media;
 mod requests;
 mod rights;
 mod routes;
 mod server_verbs;
 mod upload;
+mod vm_rights;
+mod vms;
 
 pub(crate) use carry::{HttpApi, note_refusals};
 #[cfg(test)]

@@ -143,7 +143,9 @@ fn whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 }
 
 /// The same, or null.
-fn some_whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn some_whole_number<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     struct Whole(#[serde(deserialize_with = "whole_number")] u64);
     Ok(Option::<Whole>::deserialize(from)?.map(|Whole(number)| number))

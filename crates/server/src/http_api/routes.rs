@@ -4,12 +4,14 @@ use super::carry::{HttpApi, ImageRequest};
 use super::import;
 use super::lab;
 use super::machines;
+use super::media;
 use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
 };
 use super::rights;
 use super::server_verbs;
+use super::vms;
 use crate::answers::problem;
 use axum::Router;
 use axum::extract::State;
@@ -20,7 +22,7 @@ use disk::Mode;
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 32] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 51] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -45,6 +47,25 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 32] {
         ("/api/v1/machines/{machine}", "get", get(machines::machine)),
         ("/api/v1/machines/{machine}", "delete", delete(machines::forget)),
         ("/api/v1/machines/{machine}/assign", "post", post(machines::assign)),
+        ("/api/v1/vms", "get", get(vms::list)),
+        ("/api/v1/vms", "post", post(vms::create)),
+        ("/api/v1/vms/{vm}", "get", get(vms::show)),
+        ("/api/v1/vms/{vm}", "delete", delete(vms::remove)),
+        ("/api/v1/vms/{vm}/log", "get", get(vms::log)),
+        ("/api/v1/vms/{vm}/start", "post", post(vms::start)),
+        ("/api/v1/vms/{vm}/suspend", "post", post(vms::suspend)),
+        ("/api/v1/vms/{vm}/resume", "post", post(vms::resume)),
+        ("/api/v1/vms/{vm}/checkpoint", "post", post(vms::checkpoint)),
+        ("/api/v1/vms/{vm}/rollback", "post", post(vms::rollback)),
+        ("/api/v1/vms/{vm}/discard", "post", post(vms::discard)),
+        ("/api/v1/vms/{vm}/clone", "post", post(vms::clone)),
+        ("/api/v1/vms/{vm}/stop", "post", post(vms::stop)),
+        ("/api/v1/media", "get", get(media::list)),
+        ("/api/v1/media/{medium}", "get", get(media::show)),
+        ("/api/v1/media/{medium}/write", "post", post(media::write)),
+        ("/api/v1/media/{medium}/verify", "post", post(media::verify)),
+        ("/api/v1/media/{medium}/index", "post", post(media::index)),
+        ("/api/v1/media/{medium}/held/{held}", "delete", delete(media::remove)),
         ("/api/v1/lab/recordings", "get", get(lab::recordings_list)),
         ("/api/v1/lab/stats", "post", post(lab::stats)),
         ("/api/v1/lab/curves", "post", post(lab::curves)),

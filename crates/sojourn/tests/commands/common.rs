@@ -133,6 +133,11 @@ impl Lab {
 
     /// Starts a server and waits until it is ready.
     pub(crate) fn serve(&self, args: &[&str]) -> Server {
+        self.serve_in(&[], args)
+    }
+
+    /// The same with more variables in its environment.
+    pub(crate) fn serve_in(&self, env: &[(&str, &str)], args: &[&str]) -> Server {
         let notices = self.path("notify.sock");
         let _ = std::fs::remove_file(&notices);
         let socket = UnixDatagram::bind(&notices).unwrap();
@@ -143,6 +148,7 @@ impl Lab {
         let child = self
             .command(["serve"].iter().chain(args))
             .env("NOTIFY_SOCKET", &notices)
+            .envs(env.iter().copied())
             .stderr(log)
             .spawn()
             .unwrap();

@@ -1,7 +1,9 @@
 //! The HTTP API that changes things: who may have what done, by real requests to a real server. What the
 //! document describes is tried as it stands there, so that a path that is added is tried too.
 
-use crate::http_client::{Api, HOST, JSON, PATIENCE, audit, served, token};
+use crate::http_client::{
+    Api, HOST, JSON, PATIENCE, add_medium, audit, describe_vm, served, token,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -21,12 +23,15 @@ fn operations(
     disks: &[&str],
     snapshots: &[&str],
     images: &[&str],
+    vms: &[&str],
 ) -> Vec<Operation> {
     let pool = |name: &str| -> Vec<Value> {
         let words = match name {
             "disk" | "name" | "new" => disks,
             "snapshot" => snapshots,
-            "image" => images,
+            "image" | "held" => images,
+            "vm" => vms,
+            "medium" => &["usb"],
             "from" => {
                 let of_disks =
                     disks.iter().flat_map(|d| snapshots.iter().map(move |s| format!("{d}@{s}")));
@@ -40,7 +45,13 @@ fn operations(
             "machine" => return vec![json!("52:54:00:12:34:56")],
             "method" => return vec![json!("nbd")],
             "append" => return vec![json!(["quiet"])],
-            "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" => {
+            "memory" => return vec![json!(64 << 20)],
+            "cpus" => return vec![json!(1)],
+            "cpu" => return vec![json!("qemu64")],
+            "screen" | "keep_mac" => return vec![json!(false)],
+            "names" => return vec![json!(images)],
+            "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" | "fresh" | "wait"
+            | "refresh" | "drop_damaged" => {
                 return vec![json!(true), json!(false)];
             }
             other => panic!("the test does not know what to fill in for {other:?}"),
@@ -105,16 +116,20 @@ fn a_token_for_one_disk_sees_and_does_nothing_else() {
     }
     lab.line("disk snapshot alice monday").ok();
     lab.line("disk snapshot classified hidden").ok();
+    describe_vm(&lab, "work", "alice");
+    describe_vm(&lab, "hush", "classified");
+    add_medium(&lab);
     let before = (lab.json("disk show classified"), lab.json("image list"));
     let mine = token(&lab, "mine --admin --disk alice --image debian");
 
-    let foreign = ["classified", "hidden", "topsecret"];
+    let foreign = ["classified", "hidden", "topsecret", "hush"];
     let disks = ["alice", "classified", "classified2"];
     let operations = operations(
         &api.document(),
         &disks,
         &["monday", "hidden"],
         &["debian:1", "topsecret:1", "topsecret"],
+        &["work", "hush", "nosuch"],
     );
     let (mut asked, mut done) = (0, 0);
     for operation in &operations {
@@ -122,13 +137,16 @@ fn a_token_for_one_disk_sees_and_does_nothing_else() {
             let what = format!("{} {path} {body}", operation.method);
             let answer = api.ask(&mine, &operation.method, path, body);
             // Its own disk, its own snapshots and its images it may name.
-            let names_foreign = ["classified", "topsecret"].iter().any(|word| what.contains(word));
+            let names_foreign = ["classified", "topsecret", "hush", "nosuch"];
+            let names_foreign = names_foreign.iter().any(|word| what.contains(word));
             match operation.path.as_str() {
                 "/api/v1/openapi.json" => continue,
                 _ if names_foreign => assert_eq!(answer.status, 403, "{what}: {}", answer.text),
-                "/api/v1/disks" | "/api/v1/images" | "/api/v1/lineage" | "/api/v1/elsewhere" => {}
+                "/api/v1/disks" | "/api/v1/images" | "/api/v1/lineage" | "/api/v1/elsewhere"
+                | "/api/v1/vms" => {}
                 path if path.starts_with("/api/v1/disks/")
-                    || path.starts_with("/api/v1/images/") => {}
+                    || path.starts_with("/api/v1/images/")
+                    || path.starts_with("/api/v1/vms/") => {}
                 _ => assert_eq!(answer.status, 403, "it tells of all: {what}"),
             }
             assert!(answer.status < 500, "{what}: {}", answer.text);
@@ -159,6 +177,7 @@ fn a_token_for_one_disk_sees_and_does_nothing_else() {
     let conflict = api.delete(&mine, "/images/debian:1").is(409);
     assert!(!conflict.to_string().contains("classified"), "{conflict}");
 
+    assert!(lab.line("vm show hush").ok().contains("classified"));
     let after = (lab.json("disk show classified"), lab.json("image list"));
     assert_eq!(before.0, after.0);
     let kept = |list: &Value| -> Vec<String> {
@@ -174,7 +193,9 @@ fn every_change_takes_a_good_token_with_the_right_that_the_document_says() {
     let (lab, server, api) = served();
     lab.line("disk create alice --from debian").ok();
     lab.line("disk snapshot alice monday").ok();
-    let before = (lab.json("disk list"), lab.json("image list"));
+    describe_vm(&lab, "work", "alice");
+    add_medium(&lab);
+    let before = (lab.json("disk list"), lab.json("image list"), lab.json("vm list"));
     let reader = token(&lab, "reader --read");
     let operator = token(&lab, "operator --operate");
     let revoked = token(&lab, "revoked --admin");
@@ -190,7 +211,8 @@ fn every_change_takes_a_good_token_with_the_right_that_the_document_says() {
     std::fs::write(&file, tokens.to_string()).unwrap();
     let forged = format!("sojourn_{}", "0".repeat(64));
 
-    for operation in operations(&api.document(), &["alice"], &["monday"], &["debian:1"]) {
+    for operation in operations(&api.document(), &["alice"], &["monday"], &["debian:1"], &["work"])
+    {
         let (path, body) = operation.ways.last().unwrap();
         let what = format!("{} {path}", operation.method);
         let ask = |token: &str| api.ask(token, &operation.method, path, body);
@@ -230,7 +252,7 @@ fn every_change_takes_a_good_token_with_the_right_that_the_document_says() {
     }
     assert_eq!(
         before,
-        (lab.json("disk list"), lab.json("image list")),
+        (lab.json("disk list"), lab.json("image list"), lab.json("vm list")),
         "a refusal changed something"
     );
     let force = api.post(&operator, "/disks/alice/take", json!({"force": true}));

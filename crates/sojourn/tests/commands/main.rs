@@ -23,6 +23,8 @@ mod http_client;
 mod http_ends;
 mod http_import;
 mod http_lab;
+mod http_media;
+mod http_vms;
 mod image;
 mod model;
 mod operations;

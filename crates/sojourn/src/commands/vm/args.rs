@@ -18,6 +18,9 @@ pub(crate) struct ListArgs {
     /// Only machines of the store that this home has not got
     #[arg(long)]
     pub(super) elsewhere: bool,
+    /// Have nothing go up: for a server, of which somebody asks what there is
+    #[arg(long, hide = true)]
+    pub(super) only_look: bool,
 }
 
 /// Arguments of `sojourn vm resume`.

@@ -201,7 +201,7 @@ async fn run(verb: &VmCommand, home: &Home, output: Output) -> Result<()> {
             unsent::send(home, machine.name.split('@').next()).await;
         }
         VmCommand::Suspend(SuspendArgs { name, .. }) => unsent::send(home, Some(name)).await,
-        VmCommand::List(_) => unsent::send(home, None).await,
+        VmCommand::List(ListArgs { only_look: false, .. }) => unsent::send(home, None).await,
         _ => {}
     }
     outcome
@@ -217,7 +217,7 @@ async fn carry_out(verb: &VmCommand, home: &Home, output: Output) -> Result<()> 
         VmCommand::Rollback(args) => revert::rollback(args, home, output).await,
         VmCommand::Discard(args) => revert::discard(args, home, output).await,
         VmCommand::Clone(args) => clone::run(args, home, output).await,
-        VmCommand::List(ListArgs { elsewhere }) => show::list(home, *elsewhere, output).await,
+        VmCommand::List(ListArgs { elsewhere, .. }) => show::list(home, *elsewhere, output).await,
         VmCommand::Show(MachineArg { name }) => show::one(home, name, output).await,
         VmCommand::Console(MachineArg { name }) => console::run(home, name).await,
         VmCommand::Log(args) => log(args, home),
