@@ -1,10 +1,13 @@
 //! A server on another machine, by its HTTP API: the other side of [`http_api`](crate::http_api).
 
+mod media;
 mod upload;
 mod url;
+mod vms;
 
 pub use upload::ImageUpload;
 pub use url::ServerUrl;
+pub use vms::VmLog;
 
 use crate::api::{CacheRequest, Draining, Problem, Reloaded};
 use crate::machines::assign::Assignment;

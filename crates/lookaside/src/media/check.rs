@@ -4,12 +4,12 @@ use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks};
 use super::{FileFault, Media, write};
 use block::{Result, offload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use store::{Progress, Settings};
 
 /// What a verification found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaVerifyReport {
     /// Pack files that were read.
     pub packs: u64,

@@ -44,7 +44,7 @@ use map_file::MapFile;
 use pack_file::{ChunkRow, PackFile};
 use record::StoredRecord;
 use room::BlockSize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ pub struct Media {
 }
 
 /// An image, a disk or a machine on a medium.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaListing {
     /// What was written.
     #[serde(flatten)]

@@ -15,7 +15,7 @@ use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
 use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Needed {
 }
 
 /// What came of one image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenImage {
     /// The name that the user gave.
     pub name: String,
@@ -59,7 +59,7 @@ pub struct WrittenImage {
 }
 
 /// What a writing did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaWriteReport {
     /// Each image or disk.
     pub images: Vec<WrittenImage>,

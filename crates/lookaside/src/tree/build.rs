@@ -3,7 +3,7 @@
 use super::index::{ContentIndex, FileStamp, IndexRow, IndexedFile, IndexedKind};
 use crate::regular::open_regular;
 use block::{Device, Error, Result, Span, offload};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ const LARGEST: u64 = (u32::MAX as u64) * PAGE as u64;
 const SMALLEST: u64 = PAGE as u64 + 1;
 
 /// What an indexing did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexReport {
     /// Files that were read.
     pub read_files: u64,

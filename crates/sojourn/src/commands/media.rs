@@ -1,5 +1,7 @@
 //! `sojourn media`: what answers chunks in place of the store.
 
+mod remote;
+
 use super::runnable::{Invocation, Runnable, finish};
 use crate::output::{Output, Table};
 use crate::progress::Bar;
@@ -9,8 +11,12 @@ use cache::{Cache, PolicyKind};
 use clap::Subcommand;
 use disk::{LoadOptions, Loader};
 use engine::{Config, Home, sources};
-use lookaside::media::{self, MediaImage, MediaListing, MediaWriteReport, RecordKind};
-use serde::Serialize;
+use lookaside::media::{
+    self, MediaImage, MediaListing, MediaVerifyReport, MediaWriteReport, RecordKind,
+};
+use lookaside::tree::IndexReport;
+use serde::{Deserialize, Serialize};
+use server::remote::RemoteServer;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -129,6 +135,10 @@ pub(crate) struct RemoveArgs {
 impl Runnable for MediaCommand {
     fn run(&self, invocation: &Invocation<'_>) -> Result<ExitCode> {
         finish(run(self, &invocation.home()?, invocation.output))
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        finish(remote::run(self, &server, output))
     }
 }
 
@@ -317,12 +327,15 @@ async fn listing(dir: PathBuf, store: &Store) -> Result<Vec<MediaListing>> {
 }
 
 async fn list(place: &MediaListArgs, store: &Store, output: Output) -> Result<()> {
-    let listed = listing(place.dir.clone(), store).await?;
+    print_list(&listing(place.dir.clone(), store).await?, output)
+}
+
+fn print_list(listed: &[MediaListing], output: Output) -> Result<()> {
     output.print(&listed, || {
         let mut table = Table::new(&[
             "NAME", "KIND", "VERSION", ">SIZE", ">CHUNKS", ">THERE", ">FIRST", ">MAPS",
         ]);
-        for one in &listed {
+        for one in listed {
             let record = &one.record;
             table.row([
                 record.name.clone(),
@@ -343,7 +356,11 @@ async fn verify(args: &VerifyArgs, store: &Store, output: Output) -> Result<()> 
     let bar = Bar::bytes("verifying", None);
     let report = media::verify(store.settings(), &args.dir, args.drop_damaged, &bar).await?;
     drop(bar);
-    output.print(&report, || {
+    print_verified(&report, output)
+}
+
+fn print_verified(report: &MediaVerifyReport, output: Output) -> Result<()> {
+    output.print(report, || {
         let mut text = format!(
             "{} chunks in {} packs and {} maps, {}; {} chunks and {} maps are damaged\n",
             report.chunks,
@@ -380,7 +397,11 @@ async fn index(args: &IndexArgs, store: &Store, home: &Home, output: Output) -> 
     let bar = Bar::bytes("indexing", None);
     let report = sources::index(&args.path, store.settings(), home, &bar).await?;
     drop(bar);
-    output.print(&report, || {
+    print_indexed(&report, output)
+}
+
+fn print_indexed(report: &IndexReport, output: Output) -> Result<()> {
+    output.print(report, || {
         format!(
             "{} in {} files read, {} files as before, {} left out; {} chunks",
             ByteSize(report.read_bytes),
@@ -392,14 +413,18 @@ async fn index(args: &IndexArgs, store: &Store, home: &Home, output: Output) -> 
     })
 }
 
+/// What came of taking something off.
+#[derive(Debug, Serialize, Deserialize)]
+struct TakenOff {
+    freed_bytes: u64,
+}
+
 async fn remove(args: &RemoveArgs, store: &Store, output: Output) -> Result<()> {
-    #[derive(Serialize)]
-    struct Removed {
-        freed_bytes: u64,
-    }
     let (settings, dir, name) = (store.settings().clone(), args.dir.clone(), args.name.clone());
     let freed_bytes = offload(move || media::remove(&settings, &dir, &name)).await?;
-    output.print(&Removed { freed_bytes }, || {
-        format!("{} was taken off; {} freed", args.name, ByteSize(freed_bytes))
-    })
+    print_taken_off(&args.name, &TakenOff { freed_bytes }, output)
+}
+
+fn print_taken_off(name: &str, taken: &TakenOff, output: Output) -> Result<()> {
+    output.print(taken, || format!("{name} was taken off; {} freed", ByteSize(taken.freed_bytes)))
 }

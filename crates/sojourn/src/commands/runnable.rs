@@ -61,8 +61,8 @@ pub(crate) trait Runnable {
     fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
         let _ = (server, output);
         Err(Error::unsupported(
-            "with --server there are the commands cache, disk, drain, image, machine, reload and status; run this \
-             one on the server's machine",
+            "with --server there are the commands cache, disk, drain, image, machine, media, reload, status and vm; run \
+             this one on the server's machine",
         ))
     }
 }

@@ -1,6 +1,7 @@
 //! The command line on a server of another machine: `--server`.
 
 use crate::common::{Done, Lab};
+use crate::http_client::{add_medium, describe_vm};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -107,6 +108,62 @@ fn what_works_on_a_home_works_on_a_server() {
     assert_eq!(user.line("drain --timeout 60").ok(), "the server ends\n");
     assert_eq!(server.wait(), 0);
     user.line("disk list").fails(6, &["127.0.0.1"]);
+}
+
+#[test]
+fn machines_and_media_of_a_server_are_what_they_are_to_a_command_there() {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    token(&lab, "admin --admin");
+    let user = User { lab: &lab, url: format!("http://{}", http(&lab)) };
+    assert!(user.line("vm list").ok().contains("no machine yet"));
+    lab.line("disk create alice --from debian").ok();
+    describe_vm(&lab, "work", "alice");
+    std::fs::write(lab.home().join("machines/work/console.log"), "debian login: ").unwrap();
+    for line in
+        ["vm list", "vm list --elsewhere", "vm show work", "vm log work", "vm log --qemu work"]
+    {
+        assert_eq!(user.line(line).ok(), lab.line(line).ok(), "{line}");
+    }
+    for line in ["vm list", "vm show work"] {
+        assert_eq!(user.json(line), lab.json(line), "{line}");
+    }
+    user.line("vm stop work").fails(4, &["does not run here"]);
+    user.line("vm resume work").fails(3, &["never suspended"]);
+    user.line("vm create work --disk alice").fails(4, &["a machine \"work\" already"]);
+    user.line("vm clone work play").fails(3, &["never suspended"]);
+    user.line("vm show nosuch").fails(3, &["nosuch"]);
+    user.line("vm show ../work").fails(2, &["../work"]);
+    // What reaches programs and files there is said there.
+    for line in [
+        "vm create play --disk alice -- -kernel vmlinuz",
+        "vm create play --disk alice --qemu /bin/true",
+        "vm start --qemu /bin/true work",
+        "vm resume --trust-arguments work",
+        "vm clone --trust-arguments work play",
+        "vm console work",
+    ] {
+        user.line(line).fails(10, &["server's machine"]);
+    }
+    assert_eq!(user.line("vm remove work").ok(), "removed work\n");
+
+    add_medium(&lab);
+    let place = lab.home().join("usb").display().to_string();
+    let same = |line: &str| {
+        let there = line.replace("usb", &place);
+        assert_eq!(user.line(line).ok(), lab.line(&there).ok(), "{line}");
+    };
+    same("media list usb");
+    same("--json media list usb");
+    lab.line("disk snapshot alice monday").ok();
+    assert!(user.line("media write usb alice").ok().contains("alice: all of it"));
+    same("media list usb");
+    same("media verify usb");
+    assert!(user.line("media remove usb alice").ok().starts_with("alice was taken off"));
+    user.line("media remove usb alice").fails(3, &["alice"]);
+    user.line("media list /etc").fails(3, &["names no source"]);
+    user.line("media index usb").fails(4, &["medium"]);
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]

@@ -63,12 +63,15 @@ pub(super) async fn run(args: &CloneArgs, home: &Home, output: Output) -> Result
     }
     folder.make(&spec)?;
     drop(bar);
-    output.print(&spec, || {
+    cloned(&spec, &parcel.name(), output)
+}
+
+/// Prints that a machine was made of a parcel.
+pub(super) fn cloned(spec: &MachineSpec, from: &str, output: Output) -> Result<()> {
+    output.print(spec, || {
         format!(
-            "machine {:?} is as {}; go on with it by 'sojourn vm resume {}'",
-            spec.name,
-            parcel.name(),
-            spec.name
+            "machine {:?} is as {from}; go on with it by 'sojourn vm resume {}'",
+            spec.name, spec.name
         )
     })
 }

@@ -56,7 +56,12 @@ pub(super) async fn run(args: &CreateArgs, home: &Home, output: Output) -> Resul
     Abilities::of(&args.qemu, scratch.path(), &spec).await?.check(&spec, &works)?;
     folder.make(&spec)?;
     drop(bar);
-    output.print(&spec, || {
+    described(&spec, output)
+}
+
+/// Prints that a machine is described.
+pub(super) fn described(spec: &MachineSpec, output: Output) -> Result<()> {
+    output.print(spec, || {
         format!(
             "machine {:?} is described; start it with 'sojourn vm start {}'",
             spec.name, spec.name

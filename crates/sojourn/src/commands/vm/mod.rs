@@ -21,6 +21,7 @@
 //! | [`sharing`] | which keepers use that server |
 //! | [`console`] | this terminal as the console of a guest |
 //! | [`show`] | machines and parcels as they are printed |
+//! | [`remote`] | the verbs on a server of another machine |
 
 mod args;
 mod asking;
@@ -33,6 +34,7 @@ mod keeper;
 mod nearby;
 mod not_sent;
 mod note;
+mod remote;
 mod remove;
 mod requests;
 mod resume;
@@ -57,6 +59,7 @@ use block::{Error, Result};
 use clap::Subcommand;
 use engine::Home;
 use folder::MachineFolder;
+use server::remote::RemoteServer;
 use std::process::ExitCode;
 use wire::KeeperRequest;
 
@@ -189,6 +192,10 @@ impl Runnable for VmCommand {
             Self::Keep(_) => finish(work),
             _ => writes(work),
         }
+    }
+
+    fn run_on(&self, server: RemoteServer, output: Output) -> Result<ExitCode> {
+        writes(remote::run(self, &server, output))
     }
 }
 

@@ -12,7 +12,7 @@ use ::vm::{GuestClock, RunClaim};
 use ::vm::{MachineSpec, Parcel};
 use block::{ByteSize, Error, ErrorKind, Result};
 use engine::{Config, Engine, Home, StoreUse};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::DamagedRef;
@@ -25,13 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const STORE_SAYS: Duration = Duration::from_secs(5);
 
 /// A machine of the home or of its store.
-#[derive(Debug, Serialize)]
-struct MachineView {
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct MachineView {
     name: String,
     /// `running`, `busy` (it runs, and is being stored or stopped), `elsewhere` (another home runs it, or sends
     /// what it was suspended as), `suspended` (there is a parcel, or a suspension that is on this host),
     /// `stopped`, `damaged`, or `newer` (a newer build made what cannot be read here).
-    state: &'static str,
+    state: String,
     /// The host that runs it, of one that runs elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
@@ -60,7 +60,7 @@ impl MachineView {
     fn of(spec: &MachineSpec) -> Self {
         Self {
             name: spec.name.clone(),
-            state: "stopped",
+            state: "stopped".to_owned(),
             host: None,
             here: false,
             disk: spec.disk.clone(),
@@ -79,7 +79,7 @@ impl MachineView {
     fn damaged(name: &str, error: &Error) -> Self {
         let mut machine = Self {
             name: name.to_owned(),
-            state: "damaged",
+            state: "damaged".to_owned(),
             host: None,
             here: false,
             disk: String::new(),
@@ -98,13 +98,14 @@ impl MachineView {
 
     /// Notes that something of it cannot be read, unless that is known.
     fn note_unreadable(&mut self, e: &Error) {
-        self.state = if e.kind() == ErrorKind::Unsupported { "newer" } else { "damaged" };
+        let state = if e.kind() == ErrorKind::Unsupported { "newer" } else { "damaged" };
+        self.state = state.to_owned();
         self.error.get_or_insert_with(|| e.message().to_owned());
         self.error_kind.get_or_insert(e.kind());
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct ParcelView {
     /// Such as `work@5`.
     parcel: String,
@@ -266,7 +267,7 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
     for parcel in &parcels {
         let machine =
             found.entry(parcel.spec.name.clone()).or_insert_with(|| MachineView::of(&parcel.spec));
-        machine.state = "suspended";
+        machine.state = "suspended".to_owned();
         machine.parcels.push(ParcelView::new(parcel));
     }
     for bad in &damaged {
@@ -297,14 +298,14 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
         match timeout(PATIENCE, wire::call(&folder, &KeeperRequest::Status)).await {
             Ok(Ok(Some(KeeperReply::Status(status)))) => {
                 let busy = matches!(status.state.as_str(), "storing" | "suspending" | "stopping");
-                machine.state = if busy { "busy" } else { "running" };
+                machine.state = if busy { "busy" } else { "running" }.to_owned();
                 machine.running = Some(status);
             }
-            Ok(Ok(Some(KeeperReply::Starting(_)))) => machine.state = "starting",
+            Ok(Ok(Some(KeeperReply::Starting(_)))) => machine.state = "starting".to_owned(),
             Ok(Ok(Some(KeeperReply::Uploading(view)))) => {
-                (machine.state, machine.pending) = ("suspended", Some(view));
+                (machine.state, machine.pending) = ("suspended".to_owned(), Some(view));
             }
-            Err(_) => machine.state = "busy",
+            Err(_) => machine.state = "busy".to_owned(),
             _ => {
                 let pending = folder.pending().unwrap_or_else(|e| {
                     machine.note_unreadable(&e);
@@ -317,7 +318,7 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
                     let left = pending.bytes(folder.path()).unwrap_or_default();
                     let left_bytes = left + disks::private_bytes(home, &machine.disk).await;
                     let (parcel, created) = (pending.parcel(), pending.created);
-                    machine.state = "suspended";
+                    machine.state = "suspended".to_owned();
                     let (error, stopped) = match folder.not_sent() {
                         None => (None, false),
                         Some(NotSent::Stopped) => (None, true),
@@ -332,7 +333,7 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
     }
     for (name, host) in elsewhere {
         if let Some(machine) = found.get_mut(&name).filter(|machine| machine.running.is_none()) {
-            (machine.state, machine.host) = ("elsewhere", Some(host));
+            (machine.state, machine.host) = ("elsewhere".to_owned(), Some(host));
         }
     }
     if let (Some(away), Some(machine)) = (away, only.and_then(|only| found.get_mut(only))) {
@@ -356,7 +357,7 @@ fn state(machine: &MachineView) -> String {
         (None, Some(PendingView { left_bytes, .. })) => {
             format!("suspended, {} cannot go up", ByteSize(*left_bytes))
         }
-        (None, None) => machine.state.to_owned(),
+        (None, None) => machine.state.clone(),
     }
 }
 
@@ -364,6 +365,11 @@ fn state(machine: &MachineView) -> String {
 pub(super) async fn list(home: &Home, elsewhere: bool, output: Output) -> Result<()> {
     let mut machines = gather(home, None).await?;
     machines.retain(|machine| !(elsewhere && machine.here));
+    print_list(&machines, elsewhere, output)
+}
+
+/// Prints machines, which with `elsewhere` are of the store alone.
+pub(super) fn print_list(machines: &[MachineView], elsewhere: bool, output: Output) -> Result<()> {
     output.print(&machines, || {
         if machines.is_empty() && elsewhere {
             return "the store has no machine that is not here".to_owned();
@@ -373,7 +379,7 @@ pub(super) async fn list(home: &Home, elsewhere: bool, output: Output) -> Result
         }
         let mut table =
             Table::new(&["name", "state", "here", "disk", ">memory", "newest parcel", "made"]);
-        for machine in &machines {
+        for machine in machines {
             let newest = machine.parcels.last();
             table.row([
                 machine.name.clone(),
@@ -399,10 +405,15 @@ pub(super) async fn one(home: &Home, name: &str, output: Output) -> Result<()> {
     if let (Some(kind), true) = (machine.error_kind, machine.disk.is_empty()) {
         return Err(Error::new(kind, machine.error.unwrap_or_default()));
     }
-    output.print(&machine, || {
+    print_one(&machine, output)
+}
+
+/// Prints what is known of a machine.
+pub(super) fn print_one(machine: &MachineView, output: Output) -> Result<()> {
+    output.print(machine, || {
         let mut text = fields(&[
             ("machine", machine.name.clone()),
-            ("state", state(&machine)),
+            ("state", state(machine)),
             ("disk", machine.disk.clone()),
             ("memory", ByteSize(machine.memory).to_string()),
             ("processors", machine.cpus.to_string()),
