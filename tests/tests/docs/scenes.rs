@@ -81,6 +81,7 @@ impl Scene {
     pub(crate) fn of(page: &'static str) -> Self {
         let scene = match page {
             "README.md" => README,
+            "docs/api.md" => API,
             "docs/attach.md" => ATTACH,
             "docs/borrow.md" => BORROW,
             "docs/config.md" => CONFIG,
@@ -107,6 +108,18 @@ impl Scene {
 }
 
 const NOTHING: Scene = Scene { page: "", before: "", between: &[], after: "", replaced: &[] };
+
+const API: Scene = Scene {
+    before: HOME,
+    between: &[(
+        "api http://127.0.0.1:9180/api/v1/media",
+        r#"
+mkdir -p "$SOJOURN_PAGE/media/usb"
+sed -i "1i sources = [\"$SOJOURN_PAGE/media/usb\"]" "$SOJOURN_HOME/sojourn.toml"
+"#,
+    )],
+    ..NOTHING
+};
 
 const README: Scene = Scene {
     between: &[
