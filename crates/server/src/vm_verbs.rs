@@ -58,6 +58,8 @@ pub enum VmRequest {
         name: String,
         /// Although the host that ran it has fallen silent.
         lost: bool,
+        /// Leave in the store what its guest does not touch of its memory.
+        no_fill: bool,
     },
     /// Store it, and let it run on.
     Checkpoint {
@@ -198,7 +200,9 @@ impl VmRequest {
                 ("start", flags(&[("fresh", *fresh), ("lost", *lost)]))
             }
             Self::Suspend { wait, .. } => ("suspend", flags(&[("wait", *wait)])),
-            Self::Resume { lost, .. } => ("resume", flags(&[("lost", *lost)])),
+            Self::Resume { lost, no_fill, .. } => {
+                ("resume", flags(&[("lost", *lost), ("no-fill", *no_fill)]))
+            }
             Self::Checkpoint { .. } => ("checkpoint", Vec::new()),
             Self::Rollback { lost, .. } => ("rollback", flags(&[("lost", *lost)])),
             Self::Discard { lost, .. } => ("discard", flags(&[("lost", *lost)])),
@@ -266,7 +270,7 @@ mod tests {
             create(&name(), "alice", Some("Nehalem")),
             VmRequest::Start { name: name(), fresh: true, lost: true },
             VmRequest::Suspend { name: name(), wait: true },
-            VmRequest::Resume { name: name(), lost: true },
+            VmRequest::Resume { name: name(), lost: true, no_fill: false },
             VmRequest::Checkpoint { name: name() },
             VmRequest::Rollback { name: name(), lost: true },
             VmRequest::Discard { name: name(), lost: true },
@@ -375,7 +379,7 @@ mod tests {
         let name = || "work".to_owned();
         for verb in [
             VmRequest::Start { name: name(), fresh: false, lost: false },
-            VmRequest::Resume { name: name(), lost: false },
+            VmRequest::Resume { name: name(), lost: false, no_fill: false },
             VmRequest::Stop { name: name(), force: false },
         ] {
             assert_eq!(verb.right(), TokenRight::Operate, "{verb:?}");

@@ -63,6 +63,16 @@ pub(super) struct SuspendHow {
     wait: bool,
 }
 
+/// How a suspended machine goes on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResumeHow {
+    #[serde(default)]
+    lost: bool,
+    #[serde(default)]
+    no_fill: bool,
+}
+
 /// Whether a host that has fallen silent is gone.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,9 +247,9 @@ pub(super) async fn resume(
     State(api): State<HttpApi>,
     asker: Asker,
     PathNames(name): PathNames<String>,
-    JsonBody(LostHow { lost }): JsonBody<LostHow>,
+    JsonBody(ResumeHow { lost, no_fill }): JsonBody<ResumeHow>,
 ) -> Response {
-    change(&api, &asker, VmRequest::Resume { name, lost }, StatusCode::OK).await
+    change(&api, &asker, VmRequest::Resume { name, lost, no_fill }, StatusCode::OK).await
 }
 
 pub(super) async fn checkpoint(

@@ -76,7 +76,9 @@ impl RemoteServer {
                 ("start", json!({ "fresh": fresh, "lost": lost }))
             }
             VmRequest::Suspend { wait, .. } => ("suspend", json!({ "wait": wait })),
-            VmRequest::Resume { lost, .. } => ("resume", json!({ "lost": lost })),
+            VmRequest::Resume { lost, no_fill, .. } => {
+                ("resume", json!({ "lost": lost, "no_fill": no_fill }))
+            }
             VmRequest::Checkpoint { .. } => ("checkpoint", json!({})),
             VmRequest::Rollback { lost, .. } => ("rollback", json!({ "lost": lost })),
             VmRequest::Discard { lost, .. } => ("discard", json!({ "lost": lost })),

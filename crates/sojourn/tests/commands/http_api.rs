@@ -48,7 +48,7 @@ fn operations(
             "memory" => return vec![json!(64 << 20)],
             "cpus" => return vec![json!(1)],
             "cpu" => return vec![json!("qemu64")],
-            "screen" | "keep_mac" => return vec![json!(false)],
+            "screen" | "keep_mac" | "no_fill" => return vec![json!(false)],
             "names" => return vec![json!(images)],
             "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" | "fresh" | "wait"
             | "refresh" | "drop_damaged" => {

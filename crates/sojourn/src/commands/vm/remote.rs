@@ -106,10 +106,10 @@ fn changes(verb: &VmCommand) -> Result<VmRequest> {
         VmCommand::Suspend(SuspendArgs { name, wait }) => {
             VmRequest::Suspend { name: name.clone(), wait: *wait }
         }
-        VmCommand::Resume(ResumeArgs { machine, trust_arguments, lost }) => {
+        VmCommand::Resume(ResumeArgs { machine, trust_arguments, lost, no_fill }) => {
             must_not_choose(&machine.qemu)?;
             must_not_trust(*trust_arguments)?;
-            VmRequest::Resume { name: machine.name.clone(), lost: *lost }
+            VmRequest::Resume { name: machine.name.clone(), lost: *lost, no_fill: *no_fill }
         }
         VmCommand::Checkpoint(MachineArg { name }) => VmRequest::Checkpoint { name: name.clone() },
         VmCommand::Rollback(RevertArgs { name, lost }) => {
