@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -60,7 +59,7 @@ pub(crate) struct RestOfMemory {
 async fn fetch_rest(
     base: &Arc<MemoryImage>,
     demand: &Arc<ExtentDemand>,
-    disk: &Mutex<DiskUse>,
+    disk: &mut DiskUse,
 ) -> bool {
     let memory = base.layout().memory;
     let extents = 0..memory.div_ceil(EXTENT);
@@ -105,9 +104,8 @@ pub(crate) async fn fetch_memory(
         fetch(Arc::clone(&base), &set, &demand).await;
     }
     let behind = async {
-        let Some(RestOfMemory { disk, came }) = rest else { return };
-        let disk = Mutex::new(disk);
-        while !fetch_rest(&base, &demand, &disk).await {
+        let Some(RestOfMemory { mut disk, came }) = rest else { return };
+        while !fetch_rest(&base, &demand, &mut disk).await {
             sleep(RETRY).await;
         }
         came.store(true, Ordering::Relaxed);
@@ -196,7 +194,7 @@ async fn fetch_each<T, F>(
     demand: &Arc<ExtentDemand>,
     extents_of: impl Fn(&T) -> Vec<u64>,
     one: impl Fn(T) -> F,
-    disk: Option<&Mutex<DiskUse>>,
+    mut disk: Option<&mut DiskUse>,
 ) where
     F: Future<Output = u64> + Send + 'static,
 {
@@ -212,8 +210,8 @@ async fn fetch_each<T, F>(
                 }
             }
         }
-        if let Some(disk) = disk {
-            disk.lock().await.until_quiet().await;
+        if let Some(disk) = &mut disk {
+            disk.until_quiet().await;
             while demand.was_within(quiet) {
                 sleep(QUIET / 2).await;
             }
