@@ -101,10 +101,13 @@ pub(crate) enum Offline {
 }
 
 impl Offline {
-    /// Whether a disk of this mode opens although the store said this.
-    fn allows(self, mode: Mode, error: &Error) -> bool {
-        let refuses = self == Self::AwayOrRefusing && error.kind() == ErrorKind::Denied;
-        mode != Mode::WriteThrough && (refuses || error.kind() == ErrorKind::Unavailable)
+    /// Whether a disk opens although the store said this.
+    fn allows(self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::Unavailable => self != Self::Never,
+            ErrorKind::Denied => self == Self::AwayOrRefusing,
+            _ => false,
+        }
     }
 }
 
@@ -424,7 +427,7 @@ impl Disk {
         }
         let published = tokio::time::timeout(OPENING_ANSWER, self.publish_base()).await;
         match published.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
-            Err(error) if offline.allows(self.mode, &error) => {
+            Err(error) if offline.allows(&error) => {
                 tracing::warn!(disk = self.name(), %error, "opened without the store");
                 Ok(())
             }
