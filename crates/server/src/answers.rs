@@ -1,10 +1,19 @@
-//! Errors as answers over HTTP.
+//! What comes of a request as an answer over HTTP.
 
 use crate::api::Problem;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use block::{Error, ErrorKind};
+use block::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+/// What was done or found as an answer, or why it was not.
+pub(crate) fn answered<T: Serialize>(done: Result<T>) -> Response {
+    match done {
+        Ok(view) => Json(view).into_response(),
+        Err(e) => problem(&e),
+    }
+}
 
 /// An error as an answer, with the status of its kind.
 pub(crate) fn problem(error: &Error) -> Response {

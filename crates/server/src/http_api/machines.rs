@@ -2,14 +2,13 @@
 
 use super::carry::{HttpApi, carried};
 use super::requests::{Asker, JsonBody, PathNames};
-use crate::answers::problem;
+use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::machines::assign::{self, Assignment, MachineStanding};
 use crate::machines::list::{self, MachineListView};
 use access::TokenRight;
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use block::{Error, ErrorKind, Result};
 use engine::verbs;
 use netboot::registry::Machine;
@@ -100,12 +99,5 @@ fn not_of_the_request(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Invalid => Error::corrupt(error.message().to_owned()),
         _ => error,
-    }
-}
-
-fn answered<T: Serialize>(done: Result<T>) -> Response {
-    match done {
-        Ok(view) => Json(view).into_response(),
-        Err(e) => problem(&e),
     }
 }

@@ -4,7 +4,7 @@
 
 use super::carry::{HttpApi, busy, carried};
 use super::requests::{Asker, JsonBody, Nothing, PathNames, some_whole_number};
-use crate::answers::problem;
+use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::bearer::ask_for_token;
 use crate::errand::Errand;
@@ -12,15 +12,14 @@ use crate::media_verbs::MediaRequest;
 use crate::running::RunningServer;
 use crate::vm_verbs::words;
 use access::TokenRight;
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use block::{Error, ErrorKind, Result, offload};
 use engine::Config;
 use engine::sources::{SourcePlace, place_at};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 
 /// How long a change may take: a key is slow, and there may be a lot to write.
@@ -247,12 +246,5 @@ async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response
     match api.carry_out(asker, deed, verb).await {
         Ok(done) => carried(answered(done)),
         Err(response) => response,
-    }
-}
-
-fn answered(done: Result<Value>) -> Response {
-    match done {
-        Ok(view) => Json(view).into_response(),
-        Err(e) => problem(&e),
     }
 }

@@ -6,7 +6,7 @@ use super::requests::{
     Asker, JsonBody, Nothing, PathNames, QueryParameters, RemoveHow, TakeHow, some_whole_number,
 };
 use super::vm_rights;
-use crate::answers::problem;
+use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::bearer::ask_for_token;
 use crate::errand::{Errand, ErrandResult};
@@ -332,12 +332,5 @@ async fn change(api: &HttpApi, asker: &Asker, request: VmRequest, status: Status
         }
         Ok(Err(e)) => carried(problem(&e)),
         Err(response) => response,
-    }
-}
-
-fn answered(looked: Result<Value>) -> Response {
-    match looked {
-        Ok(view) => Json(view).into_response(),
-        Err(e) => problem(&e),
     }
 }
