@@ -8,6 +8,8 @@ use serde::Serialize;
 
 /// The longest name of what is on a medium, in bytes: that of an image with its tag is shorter.
 const LONGEST_NAME: usize = 300;
+/// The least that a medium may be given: its index and descriptions alone take some of that.
+const LEAST_SIZE: u64 = 16 << 20;
 /// The most names that are written at a time.
 const MOST_NAMES: usize = 200;
 
@@ -81,6 +83,11 @@ impl MediaRequest {
                         "name what is to be written, {MOST_NAMES} at the most, or have it refreshed"
                     )));
                 }
+                if size.is_some_and(|bytes| bytes < LEAST_SIZE) {
+                    return Err(Error::invalid(format!(
+                        "a size of less than {LEAST_SIZE} bytes has no room for anything; give it more"
+                    )));
+                }
                 holds.iter().try_for_each(|name| check_held(name))?;
                 names.extend(holds.iter().cloned());
                 options.extend(refresh.then(|| "--refresh".to_owned()));
@@ -115,7 +122,7 @@ mod tests {
 
     fn write(holds: &[&str], refresh: bool) -> MediaRequest {
         let holds = holds.iter().map(|name| (*name).to_owned()).collect();
-        MediaRequest::Write { name: "usb".into(), holds, refresh, size: Some(7) }
+        MediaRequest::Write { name: "usb".into(), holds, refresh, size: Some(LEAST_SIZE) }
     }
 
     #[test]
@@ -123,7 +130,7 @@ mod tests {
         let told = |verb: MediaRequest| verb.arguments("/media/usb").unwrap().join(" ");
         assert_eq!(
             told(write(&["debian:3", "--drop"], true)),
-            "media write --refresh --size=7 -- /media/usb debian:3 --drop"
+            "media write --refresh --size=16777216 -- /media/usb debian:3 --drop"
         );
         let verify = MediaRequest::Verify { name: "usb".into(), drop_damaged: true };
         assert_eq!(told(verify), "media verify --drop-damaged -- /media/usb");
@@ -133,6 +140,9 @@ mod tests {
         for bad in [write(&[], false), write(&[""], true), write(&["a\0"], false)] {
             assert!(bad.arguments("/media/usb").is_err(), "{bad:?}");
         }
+        let (name, holds) = ("usb".into(), vec!["a".into()]);
+        let small = MediaRequest::Write { name, holds, refresh: false, size: Some(LEAST_SIZE - 1) };
+        assert!(small.arguments("/media/usb").unwrap_err().message().contains("16777216 bytes"));
         let many = vec!["a"; MOST_NAMES + 1];
         assert!(write(&many, false).arguments("/media/usb").is_err());
     }
