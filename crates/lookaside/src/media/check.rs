@@ -1,8 +1,9 @@
 //! Reading all of a medium.
 
+use super::lock::MediaLock;
 use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks};
-use super::{FileFault, Media, write};
+use super::{FileFault, Media, must_be_there, write};
 use block::{Result, offload};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -35,8 +36,9 @@ pub struct MediaVerifyReport {
 /// deleted, so that the next writing puts on again what was in them. A file that cannot be read now is not damaged.
 ///
 /// # Errors
-/// [`NotFound`](block::ErrorKind::NotFound) when there is no medium; the system's when its directory cannot be
-/// read, or a file cannot be deleted.
+/// [`NotFound`](block::ErrorKind::NotFound) when there is no medium; [`Conflict`](block::ErrorKind::Conflict) with
+/// `drop_damaged` while another command changes it; the system's when its directory cannot be read, or a file cannot be
+/// deleted.
 pub async fn verify(
     settings: &Settings,
     place: &Path,
@@ -44,9 +46,11 @@ pub async fn verify(
     progress: &dyn Progress,
 ) -> Result<MediaVerifyReport> {
     let (settings, place) = (settings.clone(), place.to_owned());
-    let (mut media, settings) = offload(move || {
+    let (_lock, mut media, settings) = offload(move || {
+        must_be_there(&place)?;
+        let lock = drop_damaged.then(|| MediaLock::take(&place)).transpose()?;
         let media = Media::open(&settings, &place)?;
-        Ok((media, settings))
+        Ok((lock, media, settings))
     })
     .await?;
     let mut report = MediaVerifyReport { bytes: media.used, ..MediaVerifyReport::default() };

@@ -15,6 +15,7 @@
 //! | `room` | what files take on its file system, and how much may still be written |
 //! | `write` | [`write()`], [`remove`]: what fits, and what may go |
 //! | `files` | making and deleting files |
+//! | `lock` | one command at a time changes a medium |
 //! | `check` | [`verify`]: reading all of it |
 //! | `answer` | [`MediaSource`] |
 
@@ -24,6 +25,7 @@ mod contents;
 mod files;
 mod head;
 pub(crate) mod index;
+mod lock;
 pub(crate) mod map_file;
 mod pack_file;
 pub(crate) mod record;
@@ -107,6 +109,21 @@ pub fn is_at(place: &Path) -> bool {
     std::fs::symlink_metadata(place.join(DIRECTORY)).is_ok_and(|found| found.is_dir())
 }
 
+/// Refuses a place without a medium.
+fn must_be_there(place: &Path) -> Result<()> {
+    match is_at(place) {
+        true => Ok(()),
+        false => Err(no_medium(place)),
+    }
+}
+
+fn no_medium(place: &Path) -> Error {
+    Error::not_found(format!(
+        "there is no medium at {}; make one with `sojourn media write`",
+        place.display()
+    ))
+}
+
 impl Media {
     /// Reads what is on the medium at `place`, of the store with these settings. Waits for the medium.
     ///
@@ -129,10 +146,7 @@ impl Media {
     fn look(settings: &Settings, place: &Path, with_records: bool) -> Result<Self> {
         let directory = place.join(DIRECTORY);
         let names = regular::names_in(&directory).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Error::not_found(format!(
-                "there is no medium at {}; make one with `sojourn media write`",
-                place.display()
-            )),
+            std::io::ErrorKind::NotFound => no_medium(place),
             _ => Error::io(directory.display(), e),
         })?;
         let mut media = Self {

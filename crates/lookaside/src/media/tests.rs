@@ -228,6 +228,30 @@ async fn what_may_be_taken_is_never_exceeded_in_whole_blocks_of_the_file_system(
 }
 
 #[tokio::test]
+async fn a_command_deletes_nothing_of_what_another_one_is_writing() {
+    let lab = Lab::new(false).await;
+    let (debian, _) = lab.import("debian", image(1)).await;
+    let (alice, _) = lab.import("alice", image(2)).await;
+    lab.write(std::slice::from_ref(&debian), None).await;
+    let (settings, place) = (lab.settings(), lab.place.path());
+    let before = lab.files();
+    let lock = lock::MediaLock::take(place).unwrap();
+    let error =
+        write(&lab.store, place, std::slice::from_ref(&alice), None, &()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    let error = verify(settings, place, true, &()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert_eq!(remove(settings, place, "debian").unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(verify(settings, place, false, &()).await.unwrap().damaged, [""; 0], "a look");
+    assert_eq!(lab.files(), before);
+    drop(lock);
+    lab.write(&[alice], None).await;
+    remove(settings, place, "debian").unwrap();
+    remove(settings, place, "alice").unwrap();
+    assert!(!is_at(place));
+}
+
+#[tokio::test]
 async fn a_write_that_is_refused_leaves_what_is_on_the_medium() {
     let lab = Lab::new(false).await;
     let (a, _) = lab.import("a", image(1)).await;

@@ -8,11 +8,12 @@
 use super::contents::{ImageContents, MediaImage};
 use super::files::{delete, make_durable, put_file, put_pack, replace, write_index};
 use super::head::{self, HEAD};
+use super::lock::MediaLock;
 use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
 use super::record::{self, MediaRecord, StoredRecord};
 use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
-use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
+use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at, must_be_there};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,8 @@ pub struct MediaWriteReport {
 /// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read, or when the store cannot;
 /// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Corrupt`](ErrorKind::Corrupt)
 /// when the store is damaged; [`Denied`](ErrorKind::Denied) when the medium may not be written to, naming the
-/// file. A medium that is full is none: the report says what did not fit.
+/// file; [`Conflict`](ErrorKind::Conflict) while another command changes it. A medium that is full is none: the report
+/// says what did not fit.
 pub async fn write(
     store: &Store,
     place: &Path,
@@ -111,7 +113,7 @@ pub async fn write(
     let planned: Vec<PlannedRecord> =
         images.iter().map(number).zip(wanted.iter().map(ImageContents::ids)).collect();
     let numbers: HashSet<u32> = planned.iter().map(|(number, _)| *number).collect();
-    let (mut media, freed) = {
+    let (_lock, mut media, freed) = {
         let (settings, place, replaced) = (settings.clone(), place.to_owned(), numbers.clone());
         let planned = planned.clone();
         offload(move || prepare(&settings, &place, &replaced, needed, (&planned, size))).await?
@@ -182,8 +184,11 @@ fn choose(media: &Media, wanted: &[ImageContents], room: &mut MediaRoom) -> Vec<
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when there is no medium, or nothing of that name on it;
 /// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read,
-/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; the system's when a file cannot be deleted.
+/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Conflict`](ErrorKind::Conflict) while
+/// another command changes the medium; the system's when a file cannot be deleted.
 pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
+    must_be_there(place)?;
+    let _lock = MediaLock::take(place)?;
     let mut media = Media::open(settings, place)?;
     media.must_know_records()?;
     let before = media.used;
@@ -222,7 +227,7 @@ pub(super) fn drop_files(settings: &Settings, media: &mut Media, files: &[PathBu
     make_durable(&media.directory)
 }
 
-/// Opens or makes a medium that is about to be written, and deletes what is of no use on it: not before it is
+/// Takes a medium that is about to be written, or makes one, and deletes what is of no use on it: not before it is
 /// known that the index and the records that are planned fit into `size` bytes beside what stays.
 fn prepare(
     settings: &Settings,
@@ -230,7 +235,7 @@ fn prepare(
     replaced: &HashSet<u32>,
     mut needed: Needed,
     (planned, size): (&[PlannedRecord], Option<u64>),
-) -> Result<(Media, u64)> {
+) -> Result<(MediaLock, Media, u64)> {
     if !place.is_dir() {
         return Err(Error::not_found(format!("{} is not a directory", place.display())));
     }
@@ -238,6 +243,7 @@ fn prepare(
     if !is_at(place) {
         std::fs::create_dir(&directory).map_err(|e| Error::io(directory.display(), e))?;
     }
+    let lock = MediaLock::take(place)?;
     let readme = directory.join(README);
     if !readme.is_file() {
         create_afresh(&readme)
@@ -294,7 +300,7 @@ fn prepare(
     let Media { packs, maps, unreadable, .. } = media;
     let media = Media { packs, maps, unreadable, ..Media::open(settings, place)? };
     let freed = before.saturating_sub(media.used);
-    Ok((media, freed))
+    Ok((lock, media, freed))
 }
 
 /// Deletes packs of which nothing is needed, and maps that are not.
