@@ -26,6 +26,7 @@
 //! | `ahead` | a resume set is fetched, behind what somebody waits for, and then the rest |
 //! | `disk_use` | whether a guest waits for its disk, which has the same link |
 //! | [`machine`] | [`RunningMachine`]: start, resume, end |
+//! | `console_log` | what a guest says on its serial line, and no more than the end of it |
 //! | `device_state` | the state of its devices, from QEMU and to it |
 //! | `document_version` | the version of a JSON document, read before the rest of it |
 //! | [`packing`] | a machine that runs is stored: checkpoint, suspend |
@@ -40,6 +41,7 @@ pub mod agent;
 mod ahead;
 pub mod claim;
 pub mod command;
+mod console_log;
 mod demand;
 mod device_state;
 pub mod disk_pages;

@@ -163,7 +163,9 @@ pub(super) async fn log(
         return ask_for_token();
     }
     let looked = async {
+        // One more tells whether there is more.
         let mut arguments = words("vm log");
+        arguments.push(format!("--last={}", LOG_END + 1));
         arguments.extend(qemu.then(|| "--qemu".to_owned()));
         let told = look_at(&api, &asker, &name, arguments).await?;
         if let Some(error) = told.failure {

@@ -25,12 +25,15 @@ fn machines_are_listed_shown_and_removed_as_by_the_command() {
     let shown = api.get(&admin, "/vms/work").is(200);
     assert_eq!(shown, lab.json("vm show work"));
     assert_eq!(shown["state"], "stopped");
-    let said = format!("{}\u{1b}[0m login:", "x".repeat(70_000));
+    // More than what is read of any command.
+    let said = format!("{}\u{1b}[0m login:", "x".repeat(17 << 20));
     std::fs::write(lab.home().join("machines/work/console.log"), &said).unwrap();
     let log = api.get(&admin, "/vms/work/log").is(200);
     must_match(&document, "VmLog", &log);
     let text = log["text"].as_str().unwrap();
     assert!(log["is_cut"] == true && text.len() == 64 << 10 && said.ends_with(text), "{log}");
+    assert_eq!(lab.line("vm log --last 7 work").ok(), " login:");
+    assert!(lab.line("vm log work").ok() == said);
     let other = api.get(&admin, "/vms/work/log?qemu=true").is(200);
     assert_eq!(other, json!({"text": "", "is_cut": false}));
     let gone = api.delete(&admin, "/vms/work").is(200);

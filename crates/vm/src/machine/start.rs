@@ -12,7 +12,8 @@ use crate::pending::PendingSuspension;
 use crate::ram::GuestRam;
 use crate::resume_set::FirstReads;
 use crate::{
-    MachineSpec, MemoryImage, Monitor, RunClaim, ahead, device_state, launch, memory_file,
+    MachineSpec, MemoryImage, Monitor, RunClaim, ahead, console_log, device_state, launch,
+    memory_file,
 };
 use block::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -189,6 +190,8 @@ impl RunningMachine {
                 return Err(e);
             }
         };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(console_log::keep_short(parts.console_log()));
         Ok(Self {
             host,
             spec,
@@ -200,7 +203,7 @@ impl RunningMachine {
             claim: Mutex::new(claim),
             last_number: AtomicU64::new(origin.number()),
             turn: Arc::default(),
-            tasks: parking_lot::Mutex::new(JoinSet::new()),
+            tasks: parking_lot::Mutex::new(tasks),
             touched: Arc::default(),
             resumed_by: first.unwrap_or_default(),
             clock: Arc::default(),

@@ -153,6 +153,9 @@ pub(crate) struct LogArgs {
     /// What QEMU and the keeper said
     #[arg(long)]
     pub(super) qemu: bool,
+    /// No more than the end of it, of this size
+    #[arg(long, value_name = "SIZE")]
+    pub(super) last: Option<ByteSize>,
 }
 
 /// Arguments of `sojourn vm stop`.

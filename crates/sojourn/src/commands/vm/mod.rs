@@ -31,6 +31,7 @@ mod create;
 mod disks;
 mod folder;
 mod keeper;
+mod log;
 mod nearby;
 mod not_sent;
 mod note;
@@ -55,7 +56,7 @@ use args::{
     StartArgs, StopArgs, SuspendArgs,
 };
 use asking::{answered, does_not_run};
-use block::{Error, Result};
+use block::Result;
 use clap::Subcommand;
 use engine::Home;
 use folder::MachineFolder;
@@ -154,6 +155,7 @@ One console at a time: another one sees nothing until the first one is left.")]
     #[command(after_help = "\
 Examples:
   sojourn vm log work
+  sojourn vm log --last 4KiB work    the end of it
   sojourn vm log --qemu work         what QEMU and the keeper of the machine said")]
     Log(LogArgs),
     /// Have a guest power off
@@ -227,7 +229,7 @@ async fn carry_out(verb: &VmCommand, home: &Home, output: Output) -> Result<()> 
         VmCommand::List(ListArgs { elsewhere, .. }) => show::list(home, *elsewhere, output).await,
         VmCommand::Show(MachineArg { name }) => show::one(home, name, output).await,
         VmCommand::Console(MachineArg { name }) => console::run(home, name).await,
-        VmCommand::Log(args) => log(args, home),
+        VmCommand::Log(args) => log::run(args, home),
         VmCommand::Stop(args) => stop::run(args, home, output).await,
         VmCommand::Remove(args) => remove::run(args, home, output).await,
         VmCommand::Keep(args) => keeper::run(args, home).await,
@@ -243,19 +245,4 @@ async fn checkpoint(home: &Home, name: &str, output: Output) -> Result<()> {
     let reply = wire::call(&folder, &request).await?.ok_or_else(|| does_not_run(name))?;
     drop(bar);
     answered(name, reply, output)
-}
-
-fn log(args: &LogArgs, home: &Home) -> Result<()> {
-    let folder = MachineFolder::of(home, &args.name)?;
-    folder.spec()?;
-    let names: &[&str] = if args.qemu { &["qemu.log", "keeper.log"] } else { &["console.log"] };
-    for name in names {
-        let path = folder.path().join(name);
-        match std::fs::read(&path) {
-            Ok(bytes) => crate::output::raw(&bytes)?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io(path.display(), e)),
-        }
-    }
-    Ok(())
 }

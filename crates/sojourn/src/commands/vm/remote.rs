@@ -37,8 +37,11 @@ pub(super) async fn run(verb: &VmCommand, server: &RemoteServer, output: Output)
         VmCommand::Show(MachineArg { name }) => {
             return show::print_one(&server.vm(name).await?, output);
         }
-        VmCommand::Log(LogArgs { name, qemu }) => {
-            return output::raw(server.vm_log(name, *qemu).await?.text.as_bytes());
+        VmCommand::Log(LogArgs { name, qemu, last }) => {
+            let text = server.vm_log(name, *qemu).await?.text.into_bytes();
+            let last = last.map_or(u64::MAX, |last| last.0);
+            let start = (text.len() as u64).saturating_sub(last) as usize;
+            return output::raw(&text[start..]);
         }
         VmCommand::Console(_) | VmCommand::Keep(_) => {
             return Err(Error::unsupported(
