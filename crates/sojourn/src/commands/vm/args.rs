@@ -42,7 +42,7 @@ pub(crate) struct ResumeArgs {
 impl ResumeArgs {
     /// What becomes of memory that the guest does not touch.
     pub(super) fn fill(&self) -> MemoryFill {
-        if self.no_fill { MemoryFill::Never } else { MemoryFill::Behind }
+        MemoryFill::unless(self.no_fill)
     }
 }
 

@@ -107,7 +107,7 @@ pub(super) async fn run(args: &VmKeepArgs, home: &Home) -> Result<()> {
         Ok((server, HomeOpened { engine, parcel, id })) => {
             let mut keeper = Keeper {
                 qemu: args.qemu.clone(),
-                fill: if args.no_fill { MemoryFill::Never } else { MemoryFill::Behind },
+                fill: MemoryFill::unless(args.no_fill),
                 home,
                 folder: &folder,
                 id,
@@ -211,9 +211,9 @@ impl Keeper<'_> {
                     }
                 }
                 KeeperStep::Upload(waiting) => match upload::run(self, waiting).await? {
-                    UploadEnd::Resume(stream, qemu) => {
-                        self.qemu = qemu;
-                        KeeperStep::Run(Some(stream))
+                    UploadEnd::Resume { asked, qemu, fill } => {
+                        (self.qemu, self.fill) = (qemu, fill);
+                        KeeperStep::Run(Some(asked))
                     }
                     UploadEnd::End(farewells) => KeeperStep::End(farewells),
                 },

@@ -114,7 +114,7 @@ async fn resume_here(
     let bar = Bar::waiting("resuming");
     must_run_here(&pending.machine, &args.qemu).await?;
     let began = Instant::now();
-    let request = KeeperRequest::Resume { qemu: args.qemu.clone() };
+    let request = KeeperRequest::Resume { qemu: args.qemu.clone(), no_fill: asked.no_fill };
     let reply = match ask_or_gone(folder, &request).await? {
         Some(KeeperReply::Status(mut status)) => {
             status.started_seconds = began.elapsed().as_secs_f64();

@@ -24,6 +24,9 @@ pub(super) enum KeeperRequest {
     /// Go on with a suspension that is still going up.
     Resume {
         qemu: PathBuf,
+        /// Fetch nothing of the memory but what is touched.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        no_fill: bool,
     },
     Checkpoint,
     Stop {

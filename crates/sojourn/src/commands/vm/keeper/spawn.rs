@@ -24,6 +24,13 @@ pub(in super::super) enum MemoryFill {
     Never,
 }
 
+impl MemoryFill {
+    /// That of a resume which may say `--no-fill`.
+    pub(in super::super) fn unless(no_fill: bool) -> Self {
+        if no_fill { Self::Never } else { Self::Behind }
+    }
+}
+
 /// What a keeper is started for.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) enum KeepFor<'a> {

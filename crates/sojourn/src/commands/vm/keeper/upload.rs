@@ -8,7 +8,7 @@ use super::super::not_sent::NotSent;
 use super::super::requests::KeeperInput;
 use super::super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
 use super::release;
-use super::{Farewell, Keeper};
+use super::{Farewell, Keeper, MemoryFill};
 use ::vm::machine::MachineDisk;
 use ::vm::packing::KeptReport;
 use ::vm::upload::{UploadReport, UploadTarget, upload};
@@ -42,7 +42,7 @@ pub(super) struct UploadWaiter {
 /// How the sending of a suspension ended.
 pub(super) enum UploadEnd {
     /// The machine goes on here, by this QEMU; who asked for that waits.
-    Resume(UnixStream, PathBuf),
+    Resume { asked: UnixStream, qemu: PathBuf, fill: MemoryFill },
     /// It is done, or was given up.
     End(Vec<Farewell>),
 }
@@ -268,7 +268,10 @@ async fn serve(
         KeeperInput::Command(stream, request) => (stream, request),
     };
     match request {
-        Ok(KeeperRequest::Resume { qemu }) => return Some(UploadEnd::Resume(stream, qemu)),
+        Ok(KeeperRequest::Resume { qemu, no_fill }) => {
+            let fill = MemoryFill::unless(no_fill);
+            return Some(UploadEnd::Resume { asked: stream, qemu, fill });
+        }
         Ok(KeeperRequest::Stop { force: true }) => {
             // Until somebody asks for it.
             match keeper.folder.note_not_sent(Some(&NotSent::Stopped)) {
