@@ -292,8 +292,20 @@ impl RunningMachine {
             *self.claim.get_mut() = Some(RunClaim::sought(&self.spec, self.host.server));
         }
         // Round trips to the store beside the work of QEMU.
-        let parts = async { tokio::try_join!(holds, load, claim) };
-        let (holds, (), claim) = unless_ended(end, parts).await?;
+        let (holds, (), claim) = {
+            let (mut claiming, mut is_answered) = (std::pin::pin!(claim), false);
+            let claim = async {
+                let claim = claiming.as_mut().await;
+                is_answered = true;
+                claim
+            };
+            let parts = unless_ended(end, async { tokio::try_join!(holds, load, claim) }).await;
+            if parts.is_err() && !is_answered {
+                // One that came to be after it was given up would say that the machine runs.
+                let _ = timeout(LETS_GO, claiming).await;
+            }
+            parts?
+        };
         if claim.is_some() {
             *self.claim.get_mut() = claim;
         }
