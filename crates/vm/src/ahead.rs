@@ -8,10 +8,10 @@ use crate::disk_use::DiskUse;
 use crate::image::MemoryRegion;
 use crate::{EXTENT, MemoryImage, PAGE};
 use block::Span;
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -40,8 +40,8 @@ const MOST_ALONE: u32 = 512;
 const QUIET: Duration = Duration::from_millis(200);
 const PARTS_OF_QUIET: u32 = 4;
 const MOST_QUIET: Duration = Duration::from_secs(5);
-/// How soon the rest is tried again where not all of it came.
-const RETRY: Duration = Duration::from_secs(30);
+/// How soon what did not come of the rest is tried again, at first and at last.
+const RETRY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(3600)];
 /// Parts of the rest that are under way at the same time, at the most: when the link is cut these wait for it, and what
 /// is kept here is read beside them.
 const MOST_OF_REST: usize = 8;
@@ -50,36 +50,60 @@ const MOST_OF_REST: usize = 8;
 pub(crate) struct RestOfMemory {
     /// The disk of the machine: nothing is fetched while the guest waits for that.
     pub(crate) disk: DiskUse,
-    /// Becomes true when all of it has come.
-    pub(crate) came: Arc<AtomicBool>,
+    /// Has the memory when all of it has come.
+    pub(crate) came: Arc<OnceLock<Arc<MemoryImage>>>,
 }
 
-/// Fetches all of the memory behind the guest, into what is kept of the store on this host: what changed since the base
-/// first, which no older medium has. Whether all of it came.
-async fn fetch_rest(
-    base: &Arc<MemoryImage>,
-    demand: &Arc<ExtentDemand>,
-    disk: &mut DiskUse,
-) -> bool {
-    let memory = base.layout().memory;
+/// A part of memory: an extent of a region.
+type MemoryPart = (MemoryRegion, u64);
+
+/// All parts of a memory: what changed since the base first, which no older medium has.
+fn parts_of(memory: u64) -> Vec<MemoryPart> {
     let extents = 0..memory.div_ceil(EXTENT);
     let regions = [MemoryRegion::Delta, MemoryRegion::Base];
-    let all = regions.into_iter().flat_map(|region| extents.clone().map(move |at| (region, at)));
-    let extents_of = |part: &(MemoryRegion, u64)| vec![part.1];
-    let failed = Arc::new(AtomicBool::new(false));
-    let one = |(region, extent): (MemoryRegion, u64)| {
+    regions.into_iter().flat_map(|region| extents.clone().map(move |at| (region, at))).collect()
+}
+
+/// Fetches parts of the memory behind the guest, into what is kept of the store on this host. Returns those that did not
+/// come.
+async fn fetch_rest(
+    base: &Arc<MemoryImage>,
+    parts: Vec<MemoryPart>,
+    demand: &Arc<ExtentDemand>,
+    disk: &mut DiskUse,
+) -> Vec<MemoryPart> {
+    let memory = base.layout().memory;
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let one = |part: MemoryPart| {
         let (base, failed) = (Arc::clone(base), Arc::clone(&failed));
+        let (region, extent) = part;
         let span = Span::between(extent * EXTENT, ((extent + 1) * EXTENT).min(memory));
         async move {
             let bytes = base.fetch_region_ahead(region, span).await;
             bytes.unwrap_or_else(|_| {
-                failed.store(true, Ordering::Relaxed);
+                failed.lock().push(part);
                 0
             })
         }
     };
-    fetch_each(all, demand, extents_of, one, Some(disk)).await;
-    !failed.load(Ordering::Relaxed)
+    fetch_each(parts, demand, |part| vec![part.1], one, Some(disk)).await;
+    std::mem::take(&mut *failed.lock())
+}
+
+/// Fetches all of the memory behind the guest. What does not come is tried again, less and less often, and nothing else
+/// with it: what came may have had to make room for other things since, and would come over the link each time.
+async fn fetch_all(base: Arc<MemoryImage>, demand: &Arc<ExtentDemand>, rest: RestOfMemory) {
+    let RestOfMemory { mut disk, came } = rest;
+    let (mut parts, mut pause) = (parts_of(base.layout().memory), RETRY[0]);
+    loop {
+        parts = fetch_rest(&base, parts, demand, &mut disk).await;
+        if parts.is_empty() {
+            break;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RETRY[1]);
+    }
+    let _ = came.set(base);
 }
 
 /// Fetches what the last resume read into the cache, where memory is fetched as it is touched. `set` is the resume set;
@@ -104,11 +128,8 @@ pub(crate) async fn fetch_memory(
         fetch(Arc::clone(&base), &set, &demand).await;
     }
     let behind = async {
-        let Some(RestOfMemory { mut disk, came }) = rest else { return };
-        while !fetch_rest(&base, &demand, &mut disk).await {
-            sleep(RETRY).await;
-        }
-        came.store(true, Ordering::Relaxed);
+        let Some(rest) = rest else { return };
+        fetch_all(Arc::clone(&base), &demand, rest).await;
     };
     match set.is_empty() {
         true => drop(tokio::join!(behind, fetch_beside(Arc::clone(&base), &demand))),

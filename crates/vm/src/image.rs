@@ -20,9 +20,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::resume_set::{self, FirstReads};
-use crate::{EXTENT, PAGE, document_version};
+use crate::{EXTENT, NearbyChunks, PAGE, document_version};
 use disk::{Image, Loader};
-use store::{ChunkId, Manifest, ManifestId, boot_list};
+use store::{ChunkId, ChunkRef, Content, Manifest, ManifestId, boot_list};
 use tokio::sync::OnceCell;
 
 /// What a segment of a manifest shows.
@@ -209,6 +209,26 @@ impl MemoryImage {
             MemoryRegion::Delta => self.layout.plane(),
         };
         self.image.fetch_all_ahead(Span::between(span.offset() + start, span.end() + start)).await
+    }
+
+    /// Whether all of the memory, its base and what changed since, can be read without a network.
+    ///
+    /// # Errors
+    /// Any error from the maps of the manifest and the file system.
+    pub(crate) async fn is_at_hand(&self, nearby: &dyn NearbyChunks) -> Result<bool> {
+        let (memory, plane) = (self.layout.memory, self.layout.plane());
+        let mut chunks: HashMap<ChunkId, ChunkRef> = HashMap::new();
+        for region in [Span::between(0, memory), Span::between(plane, plane + memory)] {
+            for segment in region.pieces(SEGMENT) {
+                for piece in self.manifest().pieces(segment).await? {
+                    if let Content::Chunk { at, .. } = piece.content {
+                        chunks.insert(at.id, at);
+                    }
+                }
+            }
+        }
+        let count = chunks.len();
+        Ok(nearby.at_hand(chunks.into_values().collect()).await?.len() == count)
     }
 
     /// Reads the base alone: where there are copies of all the pages, and the extent is not in the cache, from these.

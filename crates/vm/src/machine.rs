@@ -6,13 +6,13 @@ use crate::mount::{self, MountedRam};
 use crate::pending::PendingSuspension;
 use crate::ram::{GuestRam, WRITTEN};
 use crate::resume_set::FirstReads;
-use crate::{GuestClock, MachineSpec, Monitor, RunClaim, agent};
+use crate::{GuestClock, MachineSpec, MemoryImage, Monitor, RunClaim, agent};
 use block::{Result, offload};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -37,6 +37,9 @@ const NO_ROOM: &str = "io-error";
 const RUNS: &str = "running";
 /// How long nothing has to come of the memory that a guest waits for until it is said to wait.
 const A_WHILE: Duration = Duration::from_secs(1);
+/// How long it may take to tell what of the memory is here.
+const SAYS: Duration = Duration::from_secs(1);
+
 /// How often a guest that waits for room for its disk should try again.
 pub const TRIES_AGAIN: Duration = Duration::from_secs(1);
 
@@ -92,8 +95,8 @@ pub struct RunningMachine {
     pub(crate) resumed_by: FirstReads,
     /// What became of the guest's clock; nothing of one that was booted.
     clock: Arc<parking_lot::Mutex<Option<GuestClock>>>,
-    /// All of its memory was fetched behind.
-    memory_here: Arc<AtomicBool>,
+    /// The memory that it came from, once all of that has come to this host, behind the guest.
+    came: Arc<OnceLock<Arc<MemoryImage>>>,
 }
 
 impl RunningMachine {
@@ -117,10 +120,14 @@ impl RunningMachine {
         matches!(self.memory, Some(MappedMemory::Mounted(_)))
     }
 
-    /// Whether all of its memory has come to this host: the link may be cut then, as far as that is concerned. False of one
-    /// whose memory is not [fetched behind](MachineHost::fills_memory).
-    pub fn has_memory_here(&self) -> bool {
-        self.memory_here.load(Ordering::Relaxed)
+    /// Whether all of its memory is on this host: the link may be cut then, as far as that is concerned. It was fetched
+    /// behind the guest, and is kept here: what only a medium has, what found no room, and what had to make room for other
+    /// things since is not. False of one whose memory is not [fetched behind](MachineHost::fills_memory), and when that
+    /// cannot be told soon.
+    pub async fn has_memory_here(&self) -> bool {
+        let Some(image) = self.came.get() else { return false };
+        let looked = timeout(SAYS, image.is_at_hand(&*self.host.nearby)).await;
+        matches!(looked, Ok(Ok(true)))
     }
 
     /// Has the clock of a guest that went on set to what `now` says, the time since 1970, if an agent runs in it. Does

@@ -207,7 +207,7 @@ impl RunningMachine {
             touched: Arc::default(),
             resumed_by: first.unwrap_or_default(),
             clock: Arc::default(),
-            memory_here: Arc::default(),
+            came: Arc::default(),
         })
     }
 
@@ -255,7 +255,7 @@ impl RunningMachine {
             };
             let rest = self.host.fills_memory.then(|| ahead::RestOfMemory {
                 disk: DiskUse::of(Arc::clone(&self.monitor)),
-                came: Arc::clone(&self.memory_here),
+                came: Arc::clone(&self.came),
             });
             ahead::fetch_memory(base, set, Arc::clone(self.ram.demand()), rest)
         });

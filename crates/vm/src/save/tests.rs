@@ -113,6 +113,46 @@ async fn hop_with(
     (saved, image)
 }
 
+/// All chunks but one of these can be read without a network.
+struct AllBut(Vec<store::ChunkId>);
+
+#[async_trait]
+impl NearbyChunks for AllBut {
+    async fn at_hand(&self, mut chunks: Vec<store::ChunkRef>) -> Result<Vec<store::ChunkRef>> {
+        chunks.retain(|at| !self.0.contains(&at.id));
+        Ok(chunks)
+    }
+}
+
+#[tokio::test]
+async fn memory_is_here_when_its_base_and_all_that_changed_is() {
+    let lab = lab().await;
+    let tail = MachineTail { state: b"devices", ..MachineTail::default() };
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 256 << 10));
+    let (_, base) = hop(&lab, &mut memory, None, tail).await;
+    memory.changed = Pages::none(PAGES);
+    memory.write(4096, b"a few bytes");
+    let (_, image) = hop(&lab, &mut memory, Some(&base), tail).await;
+    assert!(image.is_at_hand(&AllNearby).await.unwrap());
+    assert!(!image.is_at_hand(&NoneNearby).await.unwrap());
+    let ids = async |span: Span| -> Vec<_> {
+        let pieces = image.manifest().pieces(span).await.unwrap();
+        let chunks = pieces.into_iter().filter_map(|piece| match piece.content {
+            store::Content::Chunk { at, .. } => Some(at.id),
+            _ => None,
+        });
+        chunks.collect()
+    };
+    let changed = ids(Span::between(crate::image::SEGMENT, crate::image::SEGMENT + MEMORY)).await;
+    assert_eq!(changed.len(), 1, "the page that changed");
+    assert!(!image.is_at_hand(&AllBut(changed)).await.unwrap());
+    // The state of the devices is read once, before the guest goes on.
+    let tail = ids(Span::between(2 * crate::image::SEGMENT, image.manifest().size())).await;
+    assert!(!tail.is_empty());
+    assert!(image.is_at_hand(&AllBut(tail)).await.unwrap());
+}
+
 #[tokio::test]
 async fn a_page_that_changed_a_little_costs_a_little() {
     let lab = lab().await;

@@ -315,7 +315,7 @@ impl KeptMachine {
             console: parts.console().display().to_string(),
             screen: spec.screen.then(|| parts.screen().display().to_string()),
             memory_on_demand: self.machine.fetches_as_touched(),
-            memory_here: self.machine.has_memory_here(),
+            memory_here: self.machine.has_memory_here().await,
             memory_written: self.machine.ram().written(),
             clock: self.machine.guest_clock(),
             started_seconds: 0.0,
