@@ -88,7 +88,10 @@ pub(crate) async fn find(
         return Ok(DiskParts { known: Vec::new(), stored: spans.to_vec() });
     }
     let line = disk.loader.chunk_line();
-    let chunks = disk.nearby.at_hand(chunks_of(disk.contents).await?).await?;
+    let chunks = chunks_of(disk.contents).await?;
+    let all = chunks.len();
+    let chunks = disk.nearby.at_hand(chunks).await?;
+    let nearby = chunks.len();
     let mut found = FoundPages::default();
     let mut left = most;
     for at in chunks {
@@ -100,6 +103,14 @@ pub(crate) async fn find(
         found.add(at, &here);
     }
     found.keep_same(view, &line).await?;
+    tracing::debug!(
+        pages = wanted.0.len(),
+        found = found.pages.len(),
+        chunks = all,
+        nearby,
+        read = most - left,
+        "memory was looked for in the disk"
+    );
     let wanted: HashSet<u64> = wanted.0.iter().map(|(_, block)| *block).collect();
     let is_stored = |block: u64| !over_holes || wanted.contains(&block);
     let extents = || spans.iter().flat_map(|span| span.pieces(EXTENT));
