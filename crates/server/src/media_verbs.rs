@@ -28,6 +28,8 @@ pub enum MediaRequest {
         /// The most that everything on it may take, in bytes.
         #[serde(skip_serializing_if = "Option::is_none")]
         size: Option<u64>,
+        /// Make a medium of a directory that is none, as a key is at first, and the place of one that is not mounted.
+        make: bool,
     },
     /// Read all of it, and check it.
     Verify {
@@ -122,7 +124,7 @@ mod tests {
 
     fn write(holds: &[&str], refresh: bool) -> MediaRequest {
         let holds = holds.iter().map(|name| (*name).to_owned()).collect();
-        MediaRequest::Write { name: "usb".into(), holds, refresh, size: Some(LEAST_SIZE) }
+        MediaRequest::Write { name: "usb".into(), holds, refresh, size: Some(LEAST_SIZE), make: false }
     }
 
     #[test]
@@ -141,7 +143,8 @@ mod tests {
             assert!(bad.arguments("/media/usb").is_err(), "{bad:?}");
         }
         let (name, holds) = ("usb".into(), vec!["a".into()]);
-        let small = MediaRequest::Write { name, holds, refresh: false, size: Some(LEAST_SIZE - 1) };
+        let size = Some(LEAST_SIZE - 1);
+        let small = MediaRequest::Write { name, holds, refresh: false, size, make: false };
         assert!(small.arguments("/media/usb").unwrap_err().message().contains("16777216 bytes"));
         let many = vec!["a"; MOST_NAMES + 1];
         assert!(write(&many, false).arguments("/media/usb").is_err());

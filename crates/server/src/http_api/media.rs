@@ -37,6 +37,8 @@ pub(super) struct WriteMedium {
     refresh: bool,
     #[serde(default, deserialize_with = "some_whole_number")]
     size: Option<u64>,
+    #[serde(default)]
+    make: bool,
 }
 
 /// How a medium is verified.
@@ -177,9 +179,9 @@ pub(super) async fn write(
     State(api): State<HttpApi>,
     asker: Asker,
     PathNames(name): PathNames<String>,
-    JsonBody(WriteMedium { names, refresh, size }): JsonBody<WriteMedium>,
+    JsonBody(WriteMedium { names, refresh, size, make }): JsonBody<WriteMedium>,
 ) -> Response {
-    let request = MediaRequest::Write { name, holds: names, refresh, size };
+    let request = MediaRequest::Write { name, holds: names, refresh, size, make };
     change(&api, &asker, request).await
 }
 
@@ -209,6 +211,15 @@ pub(super) async fn remove(
     change(&api, &asker, MediaRequest::Remove { name, held }).await
 }
 
+/// The error for a directory without a medium: it is a new one, or nothing is mounted there, and its file system another
+/// one.
+fn is_no_medium(name: &str) -> Error {
+    Error::conflict(format!(
+        "source {name:?} is a directory without a medium: mount the medium there; or have one made, with \"make\": true \
+         ('sojourn media write --make')"
+    ))
+}
+
 /// Has a verb carried out, which takes a token for all disks and images.
 async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response {
     if let Err(e) = asker.caller.must_have(request.right()) {
@@ -218,13 +229,17 @@ async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response
     let found = async {
         let _turn = api.turn_to_look().await?;
         let found = source(&running, request.name()).await?;
+        let arguments = request.arguments(&found.place)?;
         found.must_be(match &request {
-            // A new one is a directory as any other.
-            MediaRequest::Write { .. } => &["medium", "tree"],
+            MediaRequest::Write { make: true, .. } => &["medium", "tree"],
+            MediaRequest::Write { make: false, .. } if found.kind == Some("tree") => {
+                return Err(is_no_medium(&found.name));
+            }
+            MediaRequest::Write { .. } => &["medium"],
             MediaRequest::Verify { .. } | MediaRequest::Remove { .. } => &["medium"],
             MediaRequest::Index { .. } => &["tree", "image"],
         })?;
-        request.arguments(&found.place)
+        Ok(arguments)
     };
     let arguments = match found.await {
         Ok(arguments) => arguments,

@@ -34,8 +34,8 @@ impl RemoteServer {
     pub async fn change_medium<T: DeserializeOwned>(&self, request: &MediaRequest) -> Result<T> {
         let medium = format!("/media/{}", encoded(request.name()));
         match request {
-            MediaRequest::Write { holds, refresh, size, .. } => {
-                let body = json!({ "names": holds, "refresh": refresh, "size": size });
+            MediaRequest::Write { holds, refresh, size, make, .. } => {
+                let body = json!({ "names": holds, "refresh": refresh, "size": size, "make": make });
                 self.post(&format!("{medium}/write"), body).await
             }
             MediaRequest::Verify { drop_damaged, .. } => {

@@ -92,6 +92,10 @@ pub(crate) struct WriteArgs {
     /// Write all that is on it as it is now
     #[arg(long)]
     refresh: bool,
+    /// With --server: make a medium of a directory that is none. Without it such a directory is taken for the place of one
+    /// that is not mounted. On this machine one is made without being asked for
+    #[arg(long)]
+    make: bool,
 }
 
 /// Arguments of `sojourn media list`.

@@ -51,7 +51,7 @@ fn operations(
             "screen" | "keep_mac" | "no_fill" => return vec![json!(false)],
             "names" => return vec![json!(images)],
             "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" | "fresh" | "wait"
-            | "refresh" | "drop_damaged" => {
+            | "refresh" | "drop_damaged" | "make" => {
                 return vec![json!(true), json!(false)];
             }
             other => panic!("the test does not know what to fill in for {other:?}"),

@@ -107,12 +107,15 @@ fn a_place_that_the_configuration_does_not_name_is_none_and_each_kind_has_its_ve
     }
     // No name is an option.
     for name in ["--size=1", "-h", "--refresh", "nosuch"] {
-        let refused = api.post(&admin, &at(&encoded, "write"), json!({"names": [name]}));
+        let refused = api.post(&admin, &at(&encoded, "write"), json!({"names": [name], "make": true}));
         assert!(matches!(refused.status, 400 | 404), "{name}: {}", refused.text);
     }
     api.post(&operator, &at(&encoded, "write"), json!({"names": ["debian"]})).is(403);
-    // A directory becomes a medium.
-    api.post(&admin, &at(&encoded, "write"), json!({"names": ["debian"]})).is(200);
+    // A directory becomes a medium where that is meant, and it is not the place of one that is not mounted.
+    let refused = api.post(&admin, &at(&encoded, "write"), json!({"names": ["debian"]})).is(409);
+    assert!(refused["error"].as_str().unwrap().contains("mount"), "{refused}");
+    let body = json!({"names": ["debian"], "make": true});
+    api.post(&admin, &at(&encoded, "write"), body).is(200);
     assert_eq!(api.get(&admin, &format!("/media/{encoded}")).is(200)["holds"][0]["name"], "debian");
     api.post(&operator, &at(&encoded, "verify"), json!({"drop_damaged": true})).is(403);
     api.post(&operator, &at(&encoded, "verify"), json!({})).is(200);

@@ -20,10 +20,10 @@ pub(super) async fn run(verb: &MediaCommand, server: &RemoteServer, output: Outp
             let held: Vec<MediaListing> = server.medium(&medium(dir)?).await?;
             print_list(&held, output)
         }
-        MediaCommand::Write(WriteArgs { dir, names, size, refresh }) => {
+        MediaCommand::Write(WriteArgs { dir, names, size, refresh, make }) => {
             let (name, holds, refresh) = (medium(dir)?, names.clone(), *refresh);
             let size = size.map(|size| size.0);
-            let request = MediaRequest::Write { name, holds, refresh, size };
+            let request = MediaRequest::Write { name, holds, refresh, size, make: *make };
             let report: MediaWriteReport = asked(server, &request).await?;
             output.print(&report, || described(&report))
         }
