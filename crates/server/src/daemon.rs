@@ -602,8 +602,10 @@ async fn finish(running: &RunningServer) -> Result<()> {
     if let Some(recording) = &running.recording {
         recording.finish().await;
     }
-    let mut verbs = running.take_verbs();
+    let verbs = running.take_verbs();
     running.looks.end().await;
-    while verbs.join_next().await.is_some() {}
+    for mut some in verbs {
+        while some.join_next().await.is_some() {}
+    }
     running.engine.open.close_for_good().await
 }

@@ -124,7 +124,13 @@ mod tests {
 
     fn write(holds: &[&str], refresh: bool) -> MediaRequest {
         let holds = holds.iter().map(|name| (*name).to_owned()).collect();
-        MediaRequest::Write { name: "usb".into(), holds, refresh, size: Some(LEAST_SIZE), make: false }
+        MediaRequest::Write {
+            name: "usb".into(),
+            holds,
+            refresh,
+            size: Some(LEAST_SIZE),
+            make: false,
+        }
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub(crate) struct RunningServer {
 #[derive(Debug, Default)]
 pub(crate) struct Verbs {
     tasks: JoinSet<()>,
+    /// Those that processes of their own carry out, which may take hours. A server is handed over all the same, and has
+    /// them end when it ends.
+    errands: JoinSet<()>,
     held: Option<VerbHold>,
 }
 
@@ -90,6 +93,12 @@ impl Verbs {
     fn is_busy(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
         !self.tasks.is_empty()
+    }
+
+    /// How many errands are carried out.
+    fn errands(&mut self) -> u64 {
+        while self.errands.try_join_next().is_some() {}
+        self.errands.len() as u64
     }
 
     fn must_be_free(&self) -> Result<()> {
@@ -109,9 +118,15 @@ impl RunningServer {
         let _ = self.attached.subscribe().wait_for(|attached| *attached).await;
     }
 
-    /// Whether a verb is being carried out.
+    /// Whether a verb is being carried out, or an errand.
     pub(crate) fn is_busy(&self) -> bool {
-        self.verbs.lock().is_busy()
+        let mut verbs = self.verbs.lock();
+        verbs.is_busy() || verbs.errands() > 0
+    }
+
+    /// How many errands are carried out.
+    pub(crate) fn errands(&self) -> u64 {
+        self.verbs.lock().errands()
     }
 
     /// The connections whose clients a server that drains waits for.
@@ -158,6 +173,23 @@ impl RunningServer {
         // Those that have ended are forgotten.
         verbs.is_busy();
         verbs.tasks.spawn(verb);
+        Ok(())
+    }
+
+    /// Carries out a verb that is at work in a process of its own: the server can be handed over meanwhile, and has it
+    /// end when it ends itself.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin).
+    pub(crate) fn begin_errand(
+        &self,
+        errand: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let mut verbs = self.verbs.lock();
+        verbs.must_be_free()?;
+        // Those that have ended are forgotten.
+        verbs.errands();
+        verbs.errands.spawn(errand);
         Ok(())
     }
 
@@ -211,10 +243,11 @@ impl RunningServer {
         self.verbs.lock().held.get_or_insert(VerbHold::Ending);
     }
 
-    /// Takes the verbs, to wait for their end. No more begin.
-    pub(crate) fn take_verbs(&self) -> JoinSet<()> {
+    /// Takes the verbs and the errands, to wait for their end. No more begin.
+    pub(crate) fn take_verbs(&self) -> [JoinSet<()>; 2] {
         self.end_verbs();
-        std::mem::take(&mut self.verbs.lock().tasks)
+        let mut verbs = self.verbs.lock();
+        [std::mem::take(&mut verbs.tasks), std::mem::take(&mut verbs.errands)]
     }
 
     /// The longest mean response that is bearable, in seconds.

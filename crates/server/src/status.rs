@@ -72,6 +72,9 @@ pub struct StatusView {
     /// Counters of exports that behave like a modelled disk.
     #[serde(default)]
     pub throttles: Vec<ThrottleView>,
+    /// Verbs on virtual machines and media that are carried out for clients of HTTP.
+    #[serde(default)]
+    pub errands: u64,
     /// Disks open now.
     pub open_disks: u64,
     /// How reads of files wait for the disk: `ring` or `portable`.
@@ -286,6 +289,7 @@ pub(crate) async fn collect(running: &Arc<RunningServer>) -> Result<StatusView> 
         gateway: places.gateway.zip(running.gateway.as_ref()).map(|(address, gateway)| {
             GatewayView { address: address.to_string(), counters: gateway.counters() }
         }),
+        errands: running.errands(),
         connections: counters.connections,
         connections_accepted: counters.accepted,
         connections_refused: counters.refused,

@@ -5,7 +5,7 @@ use super::rights;
 use crate::answers::problem;
 use crate::audit::{Actor, Deed};
 use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
-use crate::errand::Errands;
+use crate::errand::{ErrandTurn, Errands};
 use crate::origin::Origin;
 use crate::running::RunningServer;
 use crate::study::Studies;
@@ -49,6 +49,12 @@ pub(crate) struct HttpApi {
 pub(super) enum ImageRequest {
     Remove { name: String },
     Restore { name: String },
+}
+
+/// The turn of a verb.
+enum VerbTurn {
+    Change { _turn: OwnedSemaphorePermit },
+    Errand { _turn: ErrandTurn },
 }
 
 /// Marks an answer to a change that was carried out, well or not: it is in the audit log.
@@ -233,6 +239,27 @@ impl HttpApi {
                 "the server carries out {CHANGES} changes already; try again in a moment"
             ))));
         };
+        self.carry(asker, deed, VerbTurn::Change { _turn: turn }, verb).await
+    }
+
+    /// The same for an errand, which counts among those alone.
+    pub(super) async fn carry_out_errand<T: Send + 'static>(
+        &self,
+        asker: &Asker,
+        deed: Deed,
+        turn: ErrandTurn,
+        verb: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> std::result::Result<Result<T>, Response> {
+        self.carry(asker, deed, VerbTurn::Errand { _turn: turn }, verb).await
+    }
+
+    async fn carry<T: Send + 'static>(
+        &self,
+        asker: &Asker,
+        deed: Deed,
+        turn: VerbTurn,
+        verb: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> std::result::Result<Result<T>, Response> {
         let kept = asker.origin.keep_place();
         let token = asker.caller.token().map(str::to_owned);
         let actor = Actor { token, origin: asker.origin.clone() };
@@ -240,6 +267,7 @@ impl HttpApi {
         self.running.all_attached().await;
         let (send, receive) = oneshot::channel();
         let running = Arc::clone(&self.running);
+        let is_errand = matches!(turn, VerbTurn::Errand { .. });
         let task = async move {
             let done = verb.await;
             running.note_change();
@@ -247,7 +275,11 @@ impl HttpApi {
             drop((turn, kept));
             let _ = send.send(done); // the client may be gone
         };
-        self.running.begin(task).map_err(|e| problem(&e))?;
+        let begun = match is_errand {
+            true => self.running.begin_errand(task),
+            false => self.running.begin(task),
+        };
+        begun.map_err(|e| problem(&e))?;
         let lost = |_| Error::internal("the verb failed inside the server; see its log");
         Ok(receive.await.map_err(lost).flatten())
     }

@@ -7,7 +7,7 @@ use super::requests::{Asker, JsonBody, Nothing, PathNames, some_whole_number};
 use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::bearer::ask_for_token;
-use crate::errand::Errand;
+use crate::errand::{Errand, ErrandKind};
 use crate::media_verbs::MediaRequest;
 use crate::running::RunningServer;
 use crate::vm_verbs::words;
@@ -24,8 +24,6 @@ use std::time::Duration;
 
 /// How long a change may take: a key is slow, and there may be a lot to write.
 const CHANGE: Duration = Duration::from_secs(12 * 3600);
-/// How long a look may take.
-const LOOK: Duration = Duration::from_secs(60);
 
 /// What is put onto a medium.
 #[derive(Debug, Deserialize)]
@@ -163,7 +161,7 @@ pub(super) async fn show(
             Some("medium") => {
                 let place = vec!["--".to_owned(), found.place.clone()];
                 let arguments = [words("media list"), place].concat();
-                let errand = Errand { arguments, time: LOOK };
+                let errand = Errand::look(arguments);
                 api.errands().run(&running.home, &errand, running.ending.wait()).await?.json()?
             }
             _ => json!([]),
@@ -245,7 +243,7 @@ async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response
         Ok(arguments) => arguments,
         Err(e) => return problem(&e),
     };
-    let turn = match api.errands().turn() {
+    let turn = match api.errands().turn(ErrandKind::Medium(request.name())) {
         Ok(turn) => turn,
         Err(e) => return busy(&e),
     };
@@ -253,12 +251,11 @@ async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response
     let is_report = matches!(request, MediaRequest::Verify { .. });
     let (deed, errands) = (Deed::of("media", &request), api.errands().clone());
     let verb = async move {
-        let _turn = turn;
-        let errand = Errand { arguments, time: CHANGE };
+        let errand = Errand::change(arguments, CHANGE);
         let done = errands.run(&running.home, &errand, running.ending.wait()).await?;
         if is_report { done.report() } else { done.json() }
     };
-    match api.carry_out(asker, deed, verb).await {
+    match api.carry_out_errand(asker, deed, turn, verb).await {
         Ok(done) => carried(answered(done)),
         Err(response) => response,
     }

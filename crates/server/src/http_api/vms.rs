@@ -9,7 +9,7 @@ use super::vm_rights;
 use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::bearer::ask_for_token;
-use crate::errand::{Errand, ErrandResult};
+use crate::errand::{Errand, ErrandKind, ErrandResult};
 use crate::vm_verbs::{VmRequest, check_vm_name, words};
 use access::TokenRight;
 use axum::Json;
@@ -24,8 +24,6 @@ use std::time::Duration;
 
 /// How long a change may take.
 const CHANGE: Duration = Duration::from_secs(3600);
-/// How long a look may take.
-const LOOK: Duration = Duration::from_secs(60);
 /// The end of what a guest said that is told, in bytes.
 const LOG_END: usize = 64 << 10;
 
@@ -195,7 +193,7 @@ async fn look_at(
 async fn look(api: &HttpApi, arguments: Vec<String>) -> Result<ErrandResult> {
     let running = api.running();
     running.all_attached().await;
-    let errand = Errand { arguments, time: LOOK };
+    let errand = Errand::look(arguments);
     api.errands().run(&running.home, &errand, running.ending.wait()).await
 }
 
@@ -314,7 +312,11 @@ async fn change(api: &HttpApi, asker: &Asker, request: VmRequest, status: Status
         Ok(arguments) => arguments,
         Err(e) => return problem(&e),
     };
-    let turn = match api.errands().turn() {
+    let kind = match &request {
+        VmRequest::Suspend { name, wait: true } => ErrandKind::Wait(name),
+        _ => ErrandKind::Verb,
+    };
+    let turn = match api.errands().turn(kind) {
         Ok(turn) => turn,
         Err(e) => return busy(&e),
     };
@@ -322,11 +324,10 @@ async fn change(api: &HttpApi, asker: &Asker, request: VmRequest, status: Status
     let place = made.and_then(|(vm, _)| HeaderValue::try_from(format!("/api/v1/vms/{vm}")).ok());
     let (deed, errands) = (Deed::of("vm", &request), api.errands().clone());
     let verb = async move {
-        let _turn = turn;
-        let errand = Errand { arguments, time: CHANGE };
+        let errand = Errand::change(arguments, CHANGE);
         errands.run(&running.home, &errand, running.ending.wait()).await?.json()
     };
-    match api.carry_out(asker, deed, verb).await {
+    match api.carry_out_errand(asker, deed, turn, verb).await {
         Ok(Ok(done)) => {
             let mut response = (status, Json(done)).into_response();
             response.headers_mut().extend(place.map(|place| (LOCATION, place)));

@@ -35,7 +35,8 @@ impl RemoteServer {
         let medium = format!("/media/{}", encoded(request.name()));
         match request {
             MediaRequest::Write { holds, refresh, size, make, .. } => {
-                let body = json!({ "names": holds, "refresh": refresh, "size": size, "make": make });
+                let body =
+                    json!({ "names": holds, "refresh": refresh, "size": size, "make": make });
                 self.post(&format!("{medium}/write"), body).await
             }
             MediaRequest::Verify { drop_damaged, .. } => {

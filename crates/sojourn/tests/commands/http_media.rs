@@ -107,7 +107,8 @@ fn a_place_that_the_configuration_does_not_name_is_none_and_each_kind_has_its_ve
     }
     // No name is an option.
     for name in ["--size=1", "-h", "--refresh", "nosuch"] {
-        let refused = api.post(&admin, &at(&encoded, "write"), json!({"names": [name], "make": true}));
+        let refused =
+            api.post(&admin, &at(&encoded, "write"), json!({"names": [name], "make": true}));
         assert!(matches!(refused.status, 400 | 404), "{name}: {}", refused.text);
     }
     api.post(&operator, &at(&encoded, "write"), json!({"names": ["debian"]})).is(403);

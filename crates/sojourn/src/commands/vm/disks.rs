@@ -358,10 +358,11 @@ async fn drain(home: &Home, last: &LastUse) -> Result<Option<OwnedFd>> {
         }
         let initiators = status.iscsi.map_or(0, |iscsi| iscsi.connections);
         let fetching = status.gateway.map_or(0, |gateway| gateway.counters.connections);
-        if status.connections + initiators + fetching == 0 {
+        if status.connections + initiators + fetching + status.errands == 0 {
             break;
         }
-        if Instant::now() > until {
+        // An errand may wait for this keeper.
+        if status.errands > 0 || Instant::now() > until {
             tracing::info!("others use the server that was started for machines: it stays");
             return Ok(None);
         }
