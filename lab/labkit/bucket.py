@@ -14,14 +14,18 @@ STORE = "s3://bucket/lab"
 
 
 class Bucket:
-    """An S3 server whose bucket is a directory in `work`.  Use it as a context manager."""
+    """An S3 server whose bucket is a directory in `work`.  Use it as a context manager.
 
-    def __init__(self, work):
+    What it keeps beside each object is in `sidecar`, in `work`, too, if nothing is said: that should not run full, for
+    versitygw refuses an object then whose data it has, and says ever after that it is there and that it is not.
+    """
+
+    def __init__(self, work, sidecar=None):
         built = os.path.join(WORK, "bin/versitygw")
         self.program = built if os.path.exists(built) else shutil.which("versitygw")
         if not self.program:
             raise LabError(f"{built} is not there; run scripts/setup s3")
-        self.data, self.sidecar = os.path.join(work, "data"), os.path.join(work, "sidecar")
+        self.data, self.sidecar = os.path.join(work, "data"), sidecar or os.path.join(work, "sidecar")
         os.makedirs(os.path.join(self.data, "bucket"))
         os.mkdir(self.sidecar)
         self.port, self.process = free_port(), None

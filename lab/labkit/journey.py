@@ -571,7 +571,7 @@ def journey(binary, golden, work, *, hops, seed, say):
     """A machine hops `hops` times; what came of it. Everything is in the directory `work`."""
     with contextlib.ExitStack() as all_of_it:
         rooms = [all_of_it.enter_context(Room(os.path.join(work, name))) for name in ("s3", "a", "b")]
-        bucket = all_of_it.enter_context(Bucket(rooms[0].path))
+        bucket = all_of_it.enter_context(Bucket(rooms[0].path, os.path.join(work, "sidecar")))
         bucket.room = rooms[0]
         links = [all_of_it.enter_context(ShapedLink(bucket.port, FAST)) for _ in rooms[1:]]
         places = [all_of_it.enter_context(Place(binary, *of)) for of in zip(rooms[1:], links, strict=True)]

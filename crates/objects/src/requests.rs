@@ -203,7 +203,8 @@ pub async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Resu
         }
     }
     Err(Error::unavailable(format!(
-        "object {key}: the store said that it exists, but it cannot be read; try again"
+        "object {key}: the store said that it exists, and that it does not; try again, and where it stays like that, \
+         delete the object by the store's own tools: its server has a part of it"
     )))
 }
 
