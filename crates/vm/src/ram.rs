@@ -85,6 +85,8 @@ struct RamState {
     changed: Pages,
     /// Pages whose content could not be kept: nobody knows it any more.
     lost: Pages,
+    /// A sync of the local file failed: pages of it may be lost, and a sync that succeeds later says nothing of these.
+    is_doubtful: bool,
     frozen: Option<FrozenPages>,
     touched: Touched,
 }
@@ -147,6 +149,7 @@ impl GuestRam {
                 .as_ref()
                 .map_or_else(|| none.clone(), |earlier| earlier.changed.clone()),
             lost: none,
+            is_doubtful: false,
             frozen: None,
             touched: Touched::starting(noting),
         };
@@ -372,13 +375,23 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Has what the guest wrote on stable storage.
+    /// Has what the guest wrote on stable storage. Once that has failed it fails for good: the kernel tells of pages that
+    /// it could not write once, and takes them for written then.
     ///
     /// # Errors
-    /// Any error from the file system.
+    /// Any error from the file system; [`Corrupt`](block::ErrorKind::Corrupt) when pages could not be kept before.
     pub(crate) async fn sync(&self) -> Result<()> {
+        self.sync_by(File::sync_data).await
+    }
+
+    async fn sync_by(&self, sync: fn(&File) -> std::io::Result<()>) -> Result<()> {
+        self.state.lock().must_be_kept()?;
         let file = Arc::clone(&self.local);
-        offload(move || file.sync_data().map_err(not_kept)).await
+        let synced = offload(move || sync(&file).map_err(not_kept)).await;
+        if synced.is_err() {
+            self.state.lock().is_doubtful = true;
+        }
+        synced
     }
 
     /// Writes whole pages. Waits for the local file.
@@ -460,6 +473,7 @@ impl GuestRam {
     pub fn freeze(self: &Arc<Self>) -> Result<FrozenRam> {
         let mut state = self.state.lock();
         state.must_know(Span::whole(self.size))?;
+        state.must_be_kept()?;
         if state.frozen.is_some() {
             return Err(Error::conflict(
                 "a parcel of this machine is being made already; wait for it",
@@ -481,14 +495,23 @@ impl GuestRam {
 impl RamState {
     /// Fails when a page of a span could not be kept.
     fn must_know(&self, span: Span) -> Result<()> {
-        if self.lost.any(span.offset() / PAGE..span.end().div_ceil(PAGE)) {
-            return Err(Error::corrupt(
-                "pages of the guest's memory could not be kept on the local disk (see the keeper's log): it \
-                 cannot be stored; stop the machine, and go on from an older parcel",
-            ));
+        match self.lost.any(span.offset() / PAGE..span.end().div_ceil(PAGE)) {
+            true => Err(not_whole()),
+            false => Ok(()),
         }
-        Ok(())
     }
+
+    /// Fails when a sync has failed.
+    fn must_be_kept(&self) -> Result<()> {
+        if self.is_doubtful { Err(not_whole()) } else { Ok(()) }
+    }
+}
+
+fn not_whole() -> Error {
+    Error::corrupt(
+        "pages of the guest's memory could not be kept on the local disk (see the keeper's log): it cannot be stored; \
+         stop the machine, and go on from an older parcel",
+    )
 }
 
 fn not_kept(e: std::io::Error) -> Error {

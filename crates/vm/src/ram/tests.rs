@@ -56,6 +56,20 @@ async fn a_guest_waits_for_room_and_what_could_not_be_kept_is_never_shown_or_sto
     assert_eq!(ram.freeze().err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
 }
 
+#[tokio::test]
+async fn memory_is_never_said_to_be_kept_once_a_sync_of_it_has_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+    ram.write(page(0), &[1; PAGE as usize]).unwrap();
+    ram.sync().await.unwrap();
+    drop(ram.freeze().unwrap());
+    let failing = |_: &File| Err(std::io::Error::from_raw_os_error(5));
+    assert_eq!(ram.sync_by(failing).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    // The kernel tells of it once.
+    assert_eq!(ram.sync().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(ram.freeze().err().unwrap().kind(), ErrorKind::Corrupt);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_that_waits_for_the_store_ends_when_qemu_is_killed() {
     let dir = tempfile::tempdir().unwrap();
