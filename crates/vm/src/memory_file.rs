@@ -3,6 +3,8 @@
 
 use crate::{EXTENT, GuestRam, PAGE};
 use block::{Error, Result, Span, offload};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,7 +13,8 @@ use std::sync::Arc;
 /// Bytes that are read at a time.
 const STEP: u64 = 16 * EXTENT;
 
-/// Makes the file at `path`, with all that the memory holds. It is noted no more what is read: all is, and not by the
+/// Makes the file at `path`, with all that the memory holds, and with room for all that it may: a guest that touches a
+/// page for which there is none ends with QEMU. It is noted no more what is read: all is, and not by the
 /// guest.
 ///
 /// # Errors
@@ -30,12 +33,20 @@ pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
         .open(path)
         .map_err(failed)?;
     file.set_len(ram.size()).map_err(failed)?;
+    match fallocate(&file, FallocateFlags::empty(), 0, ram.size()) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            tracing::warn!(
+                "the guest ends when there is no room for its memory, which cannot be set aside here"
+            );
+        }
+        set_aside => set_aside.map_err(|e| failed(e.into()))?,
+    }
     let file = Arc::new(file);
     ram.note_nothing();
     for span in Span::whole(ram.size()).pieces(STEP) {
         let mut buf = vec![0; span.len() as usize];
         ram.read(span, &mut buf).await?;
-        // Holes stay holes.
+        // It is zero already.
         if buf.iter().any(|byte| *byte != 0) {
             let file = Arc::clone(&file);
             let write = move || {
@@ -120,6 +131,8 @@ mod tests {
         let path = dir.path().join("memory");
         fill(&ram, &path).await.unwrap();
         let file = File::options().write(true).open(&path).unwrap();
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+        assert!(blocks * 512 >= 4 << 20, "there is room for {blocks} blocks alone");
         file.write_all_at(&[2; 10], 3 << 20).unwrap();
         collect(&ram, &path).await.unwrap();
         assert_eq!(ram.written(), 2 * PAGE);
