@@ -97,18 +97,25 @@ pub(super) async fn take_down(home: &Home, disk: &str, client: ControlClient) ->
     let Some(path) = devices::of(home, disk)? else { return Ok(()) };
     let (index, uri) = (sysfs::index_of(Path::new(&path))?, uri(home, disk)?);
     let mut driver = Netlink::open().await?;
-    // First: nobody is to bring it up again.
+    // Older kernels do not tell whose a device is; nor is it told of what other programs connected.
+    let is_ours = match driver.device(index)?.and_then(|device| device.backend) {
+        Some(_) => is_of(index, &uri)?,
+        None => devices::lock_keeper(home, disk)?.is_none(),
+    };
+    let is_up = driver.is_connected(index)? && is_ours;
+    // Whoever is tired of waiting for that leaves a device that is known, and what it has to write with it.
+    if is_up {
+        let at = sysfs::path(index);
+        block::offload(move || device::sync_free(&at)).await?;
+    }
+    // Before it ends: nobody is to bring it up again.
     let request = |device| AttachRequest::Device { name: disk.to_owned(), device };
     client.attach(&request(None)).await?;
     let ended = async {
-        // Older kernels do not tell whose a device is; nor is it told of what other programs connected.
-        let is_ours = match driver.device(index)?.and_then(|device| device.backend) {
-            Some(_) => is_of(index, &uri)?,
-            None => devices::lock_keeper(home, disk)?.is_none(),
-        };
-        if !driver.is_connected(index)? || !is_ours {
+        if !is_up {
             return Ok(());
         }
+        // Somebody may have opened it since.
         let at = sysfs::path(index);
         block::offload(move || device::sync_free(&at)).await?;
         driver.disconnect(index).await
