@@ -25,6 +25,7 @@ use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 use vm::{MachineSpec, Parcel, PendingSuspension};
 
 /// Paths of sockets have 108 bytes at the most.
@@ -33,6 +34,9 @@ const LONGEST: usize = 90;
 const NOT_SENT: &str = "not-sent";
 /// The file that names a parcel whose disk is still to be released.
 const UNRELEASED: &str = "unreleased";
+
+/// A description of a machine that is on stable storage, and not in its place yet.
+pub(super) struct WrittenSpec(NamedTempFile);
 
 /// The directory of a machine, which may not be there.
 #[derive(Debug, Clone)]
@@ -154,11 +158,28 @@ impl MachineFolder {
     /// # Errors
     /// Any error from the file system.
     pub(super) fn put(&self, spec: &MachineSpec) -> Result<()> {
+        self.put_written(self.write(spec)?)
+    }
+
+    /// Writes a description that is to be [put](Self::put_written) in its place later, when there may be no room for it.
+    ///
+    /// # Errors
+    /// Any error from the file system.
+    pub(super) fn write(&self, spec: &MachineSpec) -> Result<WrittenSpec> {
         let failed = |e| Error::io(self.path.display(), e);
         self.make_directory()?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.path).map_err(failed)?;
+        let mut file = NamedTempFile::new_in(&self.path).map_err(failed)?;
         file.write_all(spec.encode()?.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
+        Ok(WrittenSpec(file))
+    }
+
+    /// Puts a description that was written in its place.
+    ///
+    /// # Errors
+    /// Any error from the file system.
+    pub(super) fn put_written(&self, WrittenSpec(file): WrittenSpec) -> Result<()> {
+        let failed = |e| Error::io(self.path.display(), e);
         file.persist(self.description()).map_err(|e| failed(e.error))?;
         std::fs::File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(failed)
     }

@@ -230,12 +230,17 @@ impl Keeper<'_> {
         pending: Option<&PendingSuspension>,
         asked: Option<UnixStream>,
     ) -> Result<KeeperStep> {
+        // There may be no room for that: then nothing has run, and nothing was written to the disk.
+        let described = match (pending, parcel) {
+            (None, Some(parcel)) => Some(self.folder.write(&parcel.spec)?),
+            _ => None,
+        };
         match (self.start(parcel, pending).await, asked) {
             (Ok(mut machine), asked) => {
                 // Under the lock: nobody who resumes another parcel puts another description there meanwhile. Now that
                 // it goes on: a parcel that is gone leaves what the machine was.
-                if let (None, Some(parcel)) = (pending, parcel)
-                    && let Err(e) = self.folder.put(&parcel.spec)
+                if let Some(described) = described
+                    && let Err(e) = self.folder.put_written(described)
                 {
                     machine.give_up(self.server).await;
                     return Err(e);
