@@ -37,7 +37,12 @@ impl Disk {
     /// [`Fenced`](ErrorKind::Fenced) when another server has the disk by now, or what it stands on is gone;
     /// [`Conflict`](ErrorKind::Conflict) when its name is another disk's; any error from the store.
     pub async fn tell_store(&self) -> Result<()> {
-        self.publish_base().await?;
+        // Others may change the disk meanwhile: whatever they tell of it is as good, and is not written over.
+        let body = self.ref_body(&self.record(), &[]);
+        match self.store.refs().create(RefKind::Disk, self.name(), body).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => self.confirm().await?,
+            made => drop(made?),
+        }
         // In this order: what a ref keeps is not collected while it is looked for.
         match self.store.stored_manifest(&self.record().base).await {
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -70,6 +75,32 @@ impl Disk {
             Some(found) => self.check_holder(&found),
             None => Ok(()),
         }
+    }
+
+    /// The same for who changes the disk as a whole, so that its record stays as it is meanwhile: also refuses a
+    /// directory that was set back.
+    ///
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk, [`Conflict`](ErrorKind::Conflict) when the store
+    /// has a state of it that did not come of this directory; any error from the store.
+    pub(crate) async fn confirm_base(&self) -> Result<()> {
+        match self.store.refs().get(RefKind::Disk, self.name()).await? {
+            Some(found) => {
+                self.check_holder(&found)?;
+                self.check_base(&found)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to write over a state of the disk that did not come of this directory; it is not written any more then.
+    pub(crate) fn check_base(&self, found: &RefRecord) -> Result<()> {
+        let checked = fence::check_base(found, self.record().base, &self.directory);
+        checked.inspect_err(|error| {
+            if error.kind() == ErrorKind::Conflict {
+                self.shadow.poison().set(error);
+            }
+        })
     }
 
     pub(crate) fn check_holder(&self, found: &RefRecord) -> Result<()> {

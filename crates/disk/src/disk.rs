@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Manifest, ManifestId, RefKind, ServerId, Session, Store};
+use store::{Manifest, ManifestId, RefBody, RefKind, ServerId, Session, Store};
 use tokio::sync::MutexGuard;
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
@@ -64,6 +64,9 @@ pub struct Disk {
     pub(crate) rounds: PublishRounds,
     /// Whether the store may have pins of earlier uploads of this disk.
     pub(crate) left_pins: AtomicBool,
+    /// Whether the ref may still name what the record stood on before: a directory that is set back to that is not
+    /// noticed as long as it does.
+    pub(crate) names_before: AtomicBool,
     _lock: LockFile,
 }
 
@@ -151,11 +154,12 @@ impl Disk {
         let base = match store.manifest(&record.base).await {
             Ok(base) => base,
             Err(error) => {
-                // Of a disk that another server took and gave up nobody keeps what it stood on here:
-                // then that is what is to be said.
+                // Of a disk that another server took and gave up nobody keeps what it stood on here, nor of
+                // one that was set back: then that is what is to be said.
                 if let Ok(Some(found)) = store.refs().get(RefKind::Disk, name).await {
                     let tenure = Tenure { server: terms.server, epoch: record.epoch };
                     fence::check(&found, record.uuid, tenure, &directory)?;
+                    fence::check_base(&found, record.base, &directory)?;
                 }
                 return Err(error.context(format!("disk {name:?}")));
             }
@@ -196,6 +200,7 @@ impl Disk {
             mode,
             rounds: PublishRounds::default(),
             left_pins: AtomicBool::new(true),
+            names_before: AtomicBool::new(false),
             _lock: lock,
         };
         disk.publish_base_at_opening(terms.offline).await?;
@@ -414,8 +419,9 @@ impl Disk {
     /// made up for at the next opening if it fails.
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: it is not written
-    /// here any more then; any error from the store.
+    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk, and
+    /// [`Conflict`](block::ErrorKind::Conflict) when the store has a state of it that did not come of this directory: it
+    /// is not written here any more then; any error from the store.
     pub(crate) async fn publish_base(&self) -> Result<()> {
         self.publish(&self.record(), &[]).await
     }
@@ -457,12 +463,15 @@ impl Disk {
         let mut next = now.clone();
         change(&mut next);
         if next == now {
-            return self.confirm().await;
+            return self.confirm_base().await;
         }
         if let Some(session) = session {
             session.check().await?;
         }
-        self.publish(&next, &[now.base, now.origin]).await?;
+        // An origin that stays is kept anyway, and is what a directory that was set back may stand on.
+        let origin = Some(now.origin).filter(|origin| *origin != next.origin);
+        let also: Vec<ManifestId> = [now.base].into_iter().chain(origin).collect();
+        self.publish(&next, &also).await?;
         if let Some(session) = session
             && let Err(error) = session.check().await
         {
@@ -472,11 +481,24 @@ impl Disk {
         Ok(())
     }
 
-    async fn publish(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
-        let refs = self.store.refs();
+    /// What the disk's ref is to say for a record, and to keep beside what that names.
+    pub(crate) fn ref_body(&self, record: &DiskRecord, also: &[ManifestId]) -> RefBody {
         let mut kept = self.doubtful.lock().clone();
         kept.extend(also);
-        let body = fence::body(record, self.server, &kept);
+        fence::body(record, self.server, &kept)
+    }
+
+    /// One caller at a time: who opens the disk, or changes it as a whole.
+    async fn publish(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
+        self.names_before.fetch_or(!also.is_empty(), Ordering::Relaxed);
+        self.write_ref(record, also).await?;
+        self.names_before.store(!also.is_empty(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn write_ref(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
+        let refs = self.store.refs();
+        let body = self.ref_body(record, also);
         if self.publish_in_round(&body).await? {
             return Ok(());
         }
@@ -489,6 +511,7 @@ impl Disk {
                     if found.body == body {
                         return Ok(());
                     }
+                    self.check_base(&found)?;
                     refs.update(RefKind::Disk, name, found.sequence, body.clone()).await
                 }
             };

@@ -257,8 +257,9 @@ impl Disks {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is no such disk or snapshot,
-    /// [`Conflict`](ErrorKind::Conflict) while it is in use, [`Fenced`](ErrorKind::Fenced) when
-    /// another server took it; any error from the store and the file system. Nothing was given up then.
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use, and when the store has a state of it that did not come of
+    /// this directory; [`Fenced`](ErrorKind::Fenced) when another server took it; any error from the store and the file
+    /// system. Nothing was given up then.
     pub async fn recover(&self, name: &str, snapshot: Option<&str>) -> Result<()> {
         check_name("disk", name)?;
         let session = self.store.session(&format!("recovery of disk {name}")).await?;
@@ -299,6 +300,7 @@ impl Disks {
                 )));
             }
         };
+        let stood_on = record.base;
         match snapshot {
             Some(snapshot) => {
                 let past = snapshot::find(session, name, snapshot, record.uuid).await?;
@@ -323,6 +325,7 @@ impl Disks {
             // given up of a disk that another server has.
             let server = self.server().await?;
             fence::check(&found, record.uuid, Tenure { server, epoch: record.epoch }, &directory)?;
+            fence::check_base(&found, stood_on, &directory)?;
             session.check().await?;
             let body = fence::body(&record, server, &found.body.roots()?);
             self.store.refs().update(RefKind::Disk, name, found.sequence, body).await?;

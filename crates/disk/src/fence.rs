@@ -25,6 +25,8 @@ pub(crate) const CONTENT: &str = "content";
 pub(crate) const DISK_IDENTITY: &str = "identity";
 /// The server that removes the disk.
 const REMOVING: &str = "removing";
+/// What else than the manifest of the ref its holder's record may stand on: what it was before the ref was written.
+const BEFORE: &str = "before";
 
 /// The file that says which server the disks of a directory belong to.
 const IDENTITY: &str = ".server";
@@ -61,7 +63,7 @@ impl DiskHolder {
 }
 
 /// What the ref of a disk says. `also` are manifests that are to be kept beside those that the
-/// record names.
+/// record names, because what is on stable storage may still name them.
 pub(crate) fn body(record: &DiskRecord, holder: ServerId, also: &[ManifestId]) -> RefBody {
     named(record, (HOLDER, holder), also)
 }
@@ -79,6 +81,7 @@ fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[Manifes
         (UUID.to_owned(), record.uuid.to_string()),
         (EPOCH.to_owned(), record.epoch.to_string()),
         (CONTENT.to_owned(), record.content.to_string()),
+        (BEFORE.to_owned(), listed(also)),
         (label.to_owned(), server.to_string()),
     ]);
     if let Some(identity) = record.identity {
@@ -89,10 +92,14 @@ fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[Manifes
     keep.sort();
     keep.dedup();
     if !keep.is_empty() {
-        let ids: Vec<String> = keep.iter().map(ToString::to_string).collect();
-        labels.insert(RefBody::ALSO.to_owned(), ids.join(" "));
+        labels.insert(RefBody::ALSO.to_owned(), listed(&keep));
     }
     RefBody { manifest: Some(record.base), size: record.size, created: record.created, labels }
+}
+
+fn listed(ids: &[ManifestId]) -> String {
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    ids.join(" ")
 }
 
 /// What the ref of a disk says that `server` is about to remove: nobody takes it from now on. It keeps
@@ -175,6 +182,43 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
          {}); what was written here is in {}: make it a disk of its own with 'sojourn disk keep \
          {name} NEW', or give it up with 'sojourn disk remove {name}'",
         tenure.epoch,
+        directory.display()
+    )))
+}
+
+/// Whether a ref that this server holds says something else than a record that stands on `base` leads to. The ref is
+/// written before the record is replaced, and names both until that is done: so another directory wrote it, of which
+/// this one is an older copy, or a clone.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when the labels of the ref make no sense.
+pub(crate) fn is_set_back(found: &RefRecord, base: ManifestId) -> Result<bool> {
+    if found.body.manifest == Some(base) {
+        return Ok(false);
+    }
+    let before = match found.body.labels.get(BEFORE) {
+        Some(ids) => ids.split_whitespace().map(str::parse).collect::<Result<Vec<_>>>()?,
+        // Of a program that did not note it.
+        None => found.body.roots()?,
+    };
+    Ok(!before.contains(&base))
+}
+
+/// Refuses a directory whose record stands on `base` when it was [set back](is_set_back): what another one published
+/// since would lose its name.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict).
+pub(crate) fn check_base(found: &RefRecord, base: ManifestId, directory: &Path) -> Result<()> {
+    if !is_set_back(found, base)? {
+        return Ok(());
+    }
+    let name = &found.name;
+    Err(Error::conflict(format!(
+        "the store has another state of disk {name:?} than {} leads to, which was put back as it was before, or has a \
+         copy that went on: make what is here a disk of its own with 'sojourn disk keep {name} NEW', or give it up with \
+         'sojourn disk remove {name}', which leaves what the store has; then go on with that with 'sojourn disk take \
+         --force {name}'",
         directory.display()
     )))
 }

@@ -13,7 +13,7 @@ use crate::{DiskInfo, Mode, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
 use store::servers::ListedServer;
-use store::{RefKind, RefRecord, ServerId, Session, check_name};
+use store::{RefKind, RefRecord, ServerId, Session, check_name, images};
 
 /// The most manifests that are kept for servers from which a disk was taken.
 const MOST_LEFT: usize = 64;
@@ -223,11 +223,12 @@ impl Disks {
         offload(move || clear(&home, &name)).await
     }
 
-    /// Makes what is here of a disk that another server took a disk of its own, called `new`. When that
-    /// is done already, it is made durable and described.
+    /// Makes what is here of a disk that another server took, or of which the store has a state that did not come of
+    /// this directory, a disk of its own, called `new`. When that is done already, it is made durable and described.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when nobody took the disk, or when there is a disk `new`;
+    /// [`Conflict`](ErrorKind::Conflict) when nobody took the disk, when there is a disk `new`, and while a collection is
+    /// at work that may delete what no name keeps;
     /// [`NotFound`](ErrorKind::NotFound) when the disk is not here, or when what it stood on is no
     /// longer in the store; any error from the store and the file system.
     pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
@@ -270,7 +271,9 @@ impl Disks {
         let refs = self.store.refs();
         // A try that was interrupted has changed the name in the record already.
         let again = record.name == new;
-        if !again && !self.is_lost(&record, server).await? {
+        let is_lost = again || self.is_lost(&record, server).await?;
+        let is_set_back = !is_lost && self.is_set_back(&record).await?;
+        if !is_lost && !is_set_back {
             return Err(Error::conflict(format!(
                 "disk {name:?} is held by this server: there is nothing to save from another one"
             )));
@@ -284,6 +287,9 @@ impl Disks {
         let identity = if again { record.identity } else { Some(record.kept_identity(new)) };
         let mut record =
             DiskRecord { name: new.to_owned(), mode, epoch: 1, left, identity, ..record };
+        if is_set_back {
+            hold_unnamed(session, name, &mut record).await?;
+        }
         // The image version may be gone with whoever took the disk: then what was published last takes
         // its place, for a name must not stand on what is not there.
         match self.store.stored_manifest(&record.origin).await {
@@ -300,7 +306,7 @@ impl Disks {
             e.context(format!("disk {name:?}: what its private blocks stand on cannot be read"))
         })?;
         if known.is_none() {
-            refs.create(RefKind::Disk, new, body).await?;
+            session.publish(RefKind::Disk, new, body).await?;
         }
         let (home, copy) = (self.directory.clone(), record.clone());
         let private = offload(move || {
@@ -341,6 +347,14 @@ impl Disks {
         };
         let tenure = Tenure { server, epoch: record.epoch };
         fence::is_held(&found, record.uuid, tenure).map(|held| !held)
+    }
+
+    /// Whether the store has a state of the disk of a record, which this server holds, that did not come of it.
+    async fn is_set_back(&self, record: &DiskRecord) -> Result<bool> {
+        match self.store.refs().get(RefKind::Disk, &record.name).await? {
+            Some(found) => fence::is_set_back(&found, record.base),
+            None => Ok(false),
+        }
     }
 
     /// The disks that the store knows and that are not here, by name; those whose ref cannot be read
@@ -402,4 +416,22 @@ impl Disks {
         others.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(others)
     }
+}
+
+/// Keeps in the store, until the session ends, what a record names and no ref may keep any more.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when something of its base is gone; any error from
+/// [`images::hold_whole`].
+async fn hold_unnamed(session: &Session, name: &str, record: &mut DiskRecord) -> Result<()> {
+    if !images::hold_whole(session, record.base).await? {
+        return Err(Error::not_found(format!(
+            "disk {name:?}: a collection has deleted what its private blocks stand on; give up what is here \
+             ('sojourn disk remove {name}'), and go on with what the store has ('sojourn disk take --force {name}')"
+        )));
+    }
+    if !images::hold_whole(session, record.origin).await? {
+        record.origin = record.base;
+    }
+    Ok(())
 }

@@ -9,21 +9,28 @@ use crate::disks::{Disks, clear, lock_existing};
 use crate::fence::{self, Tenure, UUID};
 use crate::record::{DiskRecord, Uuid};
 use block::{Error, ErrorKind, Result, offload};
-use store::{RefKind, RefRecord, check_name};
+use store::{ManifestId, RefKind, RefRecord, check_name};
 
 /// What is known of a disk whose names are to go.
 enum RemovedState {
     /// Its directory is here, with a record that says so.
-    Here { uuid: Uuid, epoch: u64 },
+    Here { uuid: Uuid, epoch: u64, base: ManifestId },
     /// Its directory is here, and its record damaged.
     Damaged,
     /// Somebody vouches that no home has it.
     Lost,
 }
 
+impl RemovedState {
+    fn here(record: &DiskRecord) -> Self {
+        Self::Here { uuid: record.uuid, epoch: record.epoch, base: record.base }
+    }
+}
+
 impl Disks {
     /// Removes a disk with its snapshots. Images stay, also those committed from it. One that another
-    /// server took is only removed here.
+    /// server took is only removed here, and so is a directory that was set back, of which the store has a later
+    /// state.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none,
@@ -36,8 +43,7 @@ impl Disks {
         let locked = offload(move || {
             let lock = lock_existing(&directory, &own)?;
             let known = DiskRecord::load(&directory);
-            let here = |DiskRecord { uuid, epoch, .. }| RemovedState::Here { uuid, epoch };
-            Ok((lock, known.map_or(RemovedState::Damaged, here)))
+            Ok((lock, known.map_or(RemovedState::Damaged, |record| RemovedState::here(&record))))
         });
         let (_lock, known) = match locked.await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -103,7 +109,7 @@ impl Disks {
     }
 
     /// Whether what is here of a disk is not the store's disk of that name any more: another server took that, and may
-    /// have released it since, or it is another one. Then [`remove`](Self::remove) removes what is here alone.
+    /// have released it since, or it is another one, or the directory here was set back. Then [`remove`](Self::remove) removes what is here alone.
     ///
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for what is no name; [`Unavailable`](ErrorKind::Unavailable) or
@@ -115,9 +121,9 @@ impl Disks {
         let record = offload(move || {
             Ok(if directory.exists() { DiskRecord::load(&directory).ok() } else { None })
         });
-        let Some(DiskRecord { uuid, epoch, .. }) = record.await? else { return Ok(false) };
+        let Some(record) = record.await? else { return Ok(false) };
         match self.store.refs().get(RefKind::Disk, name).await? {
-            Some(found) => Ok(!self.is_same(&found, &RemovedState::Here { uuid, epoch }).await?),
+            Some(found) => Ok(!self.is_same(&found, &RemovedState::here(&record)).await?),
             None => Ok(false),
         }
     }
@@ -132,16 +138,17 @@ impl Disks {
     }
 
     /// Whether the disk of a ref is the one that is known here, and not one that another server took
-    /// or made.
+    /// or made, nor what another copy of the directory here made of it.
     async fn is_same(&self, found: &RefRecord, known: &RemovedState) -> Result<bool> {
         let server = self.server().await?;
-        let (uuid, epoch) = match *known {
-            RemovedState::Here { uuid, epoch } => (uuid, epoch),
+        let (uuid, epoch, base) = match *known {
+            RemovedState::Here { uuid, epoch, base } => (uuid, epoch, base),
             // Only the ref says who has it.
             RemovedState::Damaged => return Ok(fence::held(found)?.is_of(server)),
             RemovedState::Lost => return Ok(true),
         };
-        fence::is_held(found, uuid, Tenure { server, epoch })
+        Ok(fence::is_held(found, uuid, Tenure { server, epoch })?
+            && !fence::is_set_back(found, base)?)
     }
 
     /// Removes the disk of a ref from the store.

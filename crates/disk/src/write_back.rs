@@ -66,7 +66,9 @@ impl Disk {
     /// it up when somebody [waits for that](Self::until_waited_for).
     ///
     /// # Errors
-    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: nothing was published;
+    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk,
+    /// [`Conflict`](block::ErrorKind::Conflict) when the store has a state of it that did not come of this directory:
+    /// nothing was published;
     /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; any error from the
     /// store and the file system.
     pub async fn write_back(&self, plan: UploadPlan, progress: &dyn Progress) -> Result<bool> {
@@ -74,11 +76,14 @@ impl Disk {
         let _changing = self.begin_change().await;
         self.shadow.check()?;
         if self.behind().is_none() {
+            if self.names_before.load(Ordering::Relaxed) {
+                self.publish_base().await?;
+            }
             return Ok(false);
         }
         // Before anything is sent that nobody would have.
         if !self.is_known_in_round() {
-            self.confirm().await?;
+            self.confirm_base().await?;
         }
         let log = Arc::new(UploadLog::new(&self.directory));
         let journal = Some(Arc::clone(&log) as Arc<dyn UploadJournal>);

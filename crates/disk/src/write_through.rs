@@ -99,6 +99,7 @@ impl Disk {
                 // Of the store that does not know it, or has it removed, the usual way finds out.
                 let Some(found) = last.record() else { return Ok(false) };
                 self.check_holder(found)?;
+                self.check_base(found)?;
                 last
             }
         };

@@ -141,12 +141,8 @@ pub async fn restore(store: &Store, kind: RefKind, name: &str) -> Result<RefReco
     let outcome = async {
         // From here on collections keep it.
         session.hold_manifests(&before.body.roots()?).await?;
-        if gc::is_at_work(store).await? {
-            return Err(Error::conflict(
-                "a garbage collection is at work on the store; let it end, then try again",
-            ));
-        }
-        if !is_whole(store, &before.body).await? {
+        must_not_collect(store).await?;
+        if !is_whole(store, &before.body.roots()?).await? {
             return Err(gone());
         }
         session.publish(kind, name, before.body).await
@@ -155,13 +151,34 @@ pub async fn restore(store: &Store, kind: RefKind, name: &str) -> Result<RefReco
     session.close(outcome).await
 }
 
-/// Whether all that a ref keeps is in the store, by the keys of its packs.
-async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
+/// Keeps a manifest that no name may keep any more, and what it leads to, in the store until the session ends. Whether
+/// all of that is there.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) while a collection is at work, which may have judged it already; any error from
+/// [`Session::hold`] and the store.
+pub async fn hold_whole(session: &Session, manifest: ManifestId) -> Result<bool> {
+    session.hold_manifests(&[manifest]).await?;
+    must_not_collect(session.store()).await?;
+    is_whole(session.store(), &[manifest]).await
+}
+
+async fn must_not_collect(store: &Store) -> Result<()> {
+    match gc::is_at_work(store).await? {
+        true => Err(Error::conflict(
+            "a garbage collection is at work on the store; let it end, then try again",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether all that manifests lead to is in the store, by the keys of its packs.
+async fn is_whole(store: &Store, manifests: &[ManifestId]) -> Result<bool> {
     let listed = objects::list(store.backend(), crate::pack::PREFIX).await?;
     let packs: HashSet<String> = listed.iter().map(|meta| meta.location.to_string()).collect();
-    for id in body.roots()? {
+    for id in manifests {
         let chunks = async {
-            let manifest = store.stored_manifest(&id).await?;
+            let manifest = store.stored_manifest(id).await?;
             must_have_segments(store, &manifest).await?;
             manifest.chunks().await
         };

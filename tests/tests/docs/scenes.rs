@@ -231,7 +231,7 @@ const DISKS: Scene = Scene {
         ),
         ("sojourn disk release", "sojourn disk create alice --from debian"),
         (
-            "sojourn disk keep",
+            "sojourn disk keep alice alice-from-lab3",
             r#"
 sojourn --home "$SOJOURN_PAGE/lab3" init --store "$SOJOURN_HOME/store"
 sojourn --home "$SOJOURN_PAGE/lab3" disk take --force alice
@@ -243,6 +243,16 @@ sojourn --home "$SOJOURN_PAGE/lab3" disk take --force alice
 sojourn disk take --force alice
 sojourn --home "$SOJOURN_PAGE/lab4" init --store "$SOJOURN_HOME/store"
 sojourn --home "$SOJOURN_PAGE/lab4" disk take --force alice
+"#,
+        ),
+        (
+            "sojourn disk keep alice alice-as-it-was",
+            r#"
+sojourn disk take --force alice
+cp -r "$SOJOURN_HOME/disks/alice" before
+sojourn disk grow alice 41G
+sojourn disk snapshot alice later
+cp before/* "$SOJOURN_HOME/disks/alice"
 "#,
         ),
     ],

@@ -14,6 +14,7 @@ mod lookaside;
 mod moves;
 mod questions;
 mod requests;
+mod set_back;
 mod shared;
 mod write_back;
 mod write_through;

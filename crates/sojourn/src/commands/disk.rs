@@ -124,7 +124,7 @@ Examples:
   sojourn disk take alice
   sojourn disk take --force alice    from a server that is at work: it can publish nothing more")]
     Take(TakeArgs),
-    /// Make what is here of a disk that another server took a disk of its own
+    /// Make what is here of a disk a disk of its own, when another server took it or the store is ahead
     #[command(after_help = "\
 Examples:
   sojourn disk keep alice alice-from-lab3")]
@@ -162,7 +162,7 @@ pub(crate) struct TakeArgs {
 /// Arguments of `sojourn disk keep`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KeepArgs {
-    /// The disk that was taken
+    /// The disk that was taken, or put back as it was
     pub(crate) name: String,
     /// Its new name
     pub(crate) new: String,
