@@ -64,7 +64,9 @@ impl Disk {
         let size = record.size.max(new.size());
 
         let stack = self.shadow.stack();
-        let in_layers = stack.changed(0, record.size);
+        // To the new size: a last block that was short goes on behind the old end, and hides what the new
+        // version has there.
+        let in_layers = stack.changed(0, size);
         let in_base = clipped(&differences(&old, &base).await?, size);
         let in_base = difference(&in_base, &in_layers);
         let by_image = clipped(&differences(&old, &new).await?, size);

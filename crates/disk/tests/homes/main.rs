@@ -13,6 +13,7 @@ mod life;
 mod lookaside;
 mod moves;
 mod questions;
+mod rebase;
 mod requests;
 mod set_back;
 mod shared;

@@ -33,6 +33,24 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Vec<u64>> {
     bytes.chunks(SECTOR).map(tag).collect()
 }
 
+/// What a disk that holds `mine` holds after a rebase from `old` to `new` that was not refused; all three have one size.
+/// `None` when both sides changed a block, to different things: then it was to be refused.
+pub(crate) fn rebased(old: &[u64], mine: &[u64], new: &[u64]) -> Option<Content> {
+    let blocks = old.chunks(BLOCK).zip(mine.chunks(BLOCK)).zip(new.chunks(BLOCK));
+    let merged = blocks.map(|((old, mine), new)| match () {
+        () if mine == old => Some(new),
+        () if new == old || new == mine => Some(mine),
+        () => None,
+    });
+    Some(Arc::new(merged.collect::<Option<Vec<_>>>()?.concat()))
+}
+
+/// Whether a rebase may be refused: the new version has another block than the disk, which may have written it as it was.
+pub(crate) fn may_be_refused(old: &[u64], mine: &[u64], new: &[u64]) -> bool {
+    let blocks = old.chunks(BLOCK).zip(mine.chunks(BLOCK)).zip(new.chunks(BLOCK));
+    blocks.into_iter().any(|((old, mine), new)| new != old && new != mine)
+}
+
 /// Whether something is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum There {

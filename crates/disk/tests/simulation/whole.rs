@@ -4,7 +4,7 @@ use crate::guest;
 use crate::life::{At, Home, Life, Wrong};
 use crate::model::{self, BLOCK, Content, SECTOR, State, There};
 use async_trait::async_trait;
-use block::Result;
+use block::{ErrorKind, Result};
 use disk::{Disk, Ending, Rebase};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,11 +183,17 @@ impl Life {
         if !self.flush_this(home, &at, &disk).await? {
             return Ok(());
         }
-        self.tell(|| format!("rebase {} onto {image}", at.1));
+        let how = if self.below(2) == 0 { Rebase::Refuse } else { Rebase::KeepMine };
+        self.tell(|| format!("rebase {} onto {image}, {how:?}", at.1));
         let (old, mine) = (self.image_of(&disk), self.visible(home, &at));
         let sectors = mine.len().max(new.len());
         let [old, mine, new] = [&old, &mine, &new].map(|content| model::resized(content, sectors));
-        let outcome = disk.rebase(&image.parse().unwrap(), Rebase::KeepMine).await;
+        let outcome = disk.rebase(&image.parse().unwrap(), how).await;
+        let is_refused = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict);
+        if how == Rebase::Refuse && is_refused && model::may_be_refused(&old, &mine, &new) {
+            self.reread(home, &at, &disk).await;
+            return Ok(());
+        }
         self.published(&at.1, &new, outcome.is_ok());
         // A block that the disk has not changed becomes that of the image; whether it wrote one that is
         // as it was before, nobody remembers here.
@@ -196,6 +202,12 @@ impl Life {
             let block = first..sectors.min(first + BLOCK);
             if mine[block.clone()] == old[block.clone()] {
                 block.for_each(|sector| state.write(sector, new[sector]));
+            }
+        }
+        if how == Rebase::Refuse && outcome.is_ok() {
+            match model::rebased(&old, &mine, &new) {
+                Some(merged) => state = State::of(&merged),
+                None => return Err(format!("{} was rebased in spite of a conflict", at.1)),
             }
         }
         match outcome {
