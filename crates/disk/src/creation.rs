@@ -186,6 +186,7 @@ impl Disks {
             published: None,
             content: 0,
             identity: None,
+            last_snapshot: None,
         };
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());

@@ -6,7 +6,7 @@
 //! it as long as it holds nothing private, and opening it makes the ref.
 
 use crate::disk::{HomeSettings, Offline, OwnBlocks, describe};
-use crate::fence::{self, CONTENT, DISK_IDENTITY, Tenure, UUID};
+use crate::fence::{self, CONTENT, DISK_IDENTITY, LAST_SNAPSHOT, Tenure, UUID};
 use crate::home;
 use crate::layer::ShadowLayer;
 use crate::lock;
@@ -466,6 +466,7 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<DiskRecord> {
         // Of an older program: its own record has no number either.
         content: found.body.labels.get(CONTENT).and_then(|number| number.parse().ok()).unwrap_or(0),
         identity: identity.transpose()?,
+        last_snapshot: found.body.labels.get(LAST_SNAPSHOT).and_then(|at| at.parse().ok()),
     })
 }
 

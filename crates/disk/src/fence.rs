@@ -23,6 +23,8 @@ const EPOCH: &str = "epoch";
 /// See [`DiskRecord::content`].
 pub(crate) const CONTENT: &str = "content";
 pub(crate) const DISK_IDENTITY: &str = "identity";
+/// See [`DiskRecord::last_snapshot`].
+pub(crate) const LAST_SNAPSHOT: &str = "last_snapshot";
 /// The server that removes the disk.
 const REMOVING: &str = "removing";
 /// What else than the manifest of the ref its holder's record may stand on: what it was before the ref was written.
@@ -86,6 +88,9 @@ fn named(record: &DiskRecord, (label, server): (&str, ServerId), also: &[Manifes
     ]);
     if let Some(identity) = record.identity {
         labels.insert(DISK_IDENTITY.to_owned(), identity.to_string());
+    }
+    if let Some(at) = record.last_snapshot {
+        labels.insert(LAST_SNAPSHOT.to_owned(), at.to_string());
     }
     let mut keep: Vec<ManifestId> = also.iter().chain(&record.left).copied().collect();
     keep.retain(|id| *id != record.base && *id != record.origin);

@@ -81,6 +81,10 @@ pub(crate) struct DiskRecord {
     /// What machines know it by, when that is not its uuid: it was kept beside a disk that has the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) identity: Option<Uuid>,
+    /// When its newest snapshot says that it was made, in Unix seconds: the next one says something later, by whatever
+    /// clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_snapshot: Option<u64>,
 }
 
 /// The client of an ephemeral disk, as [`DiskRecord::attached`] has it: its name, ` since ` and its process. To a program
@@ -310,6 +314,7 @@ mod tests {
             published: Some(1_767_225_601),
             content: 0,
             identity: Some(Uuid([9; 16])),
+            last_snapshot: Some(1_767_225_602),
         }
     }
 

@@ -117,8 +117,9 @@ impl Disk {
         let frozen = self.store.world().clock.now();
         let view = self.freeze(session, progress).await?;
         let manifest = self.publish_blocks(session, &view, progress).await?;
-        self.announce(Some(session), |record| record.base = manifest).await?;
-        self.settle(manifest, frozen).await?;
+        let published = |record: &mut DiskRecord| record.base = manifest;
+        self.announce(Some(session), published).await?;
+        self.settle(frozen, published).await?;
         self.publish_base().await
     }
 
@@ -156,16 +157,23 @@ impl Disk {
         let view = self.freeze(session, progress).await?;
         let manifest = self.publish_blocks(session, &view, progress).await?;
         let record = self.record();
+        // The newest one stays the newest when the clock is behind that of whoever made the last one.
+        let now = self.store.world().clock.now();
+        let created = record.last_snapshot.map_or(now, |last| now.max(last.saturating_add(1)));
         let body = RefBody {
             manifest: Some(manifest),
             size: view.size,
-            created: self.store.world().clock.now(),
+            created,
             labels: BTreeMap::from([
                 ("image".to_owned(), record.image.to_string()),
                 (UUID.to_owned(), record.uuid.to_string()),
             ]),
         };
-        self.announce(Some(session), |record| record.base = manifest).await?;
+        let published = |record: &mut DiskRecord| {
+            record.base = manifest;
+            record.last_snapshot = Some(created);
+        };
+        self.announce(Some(session), published).await?;
         let made = session.publish(RefKind::Snapshot, full, body).await?;
         let info = SnapshotInfo {
             name: name.to_owned(),
@@ -173,7 +181,7 @@ impl Disk {
             size: made.body.size,
             error: None,
         };
-        self.settle_or_warn(manifest, frozen).await;
+        self.settle_or_warn(frozen, published).await;
         Ok(info)
     }
 
@@ -238,9 +246,10 @@ impl Disk {
                 (images::SOURCE.to_owned(), format!("disk {}", record.name)),
             ]),
         };
-        self.announce(Some(session), |record| record.base = imported.manifest).await?;
+        let published = |record: &mut DiskRecord| record.base = imported.manifest;
+        self.announce(Some(session), published).await?;
         let made = images::publish(session, &to, body).await?;
-        self.settle_or_warn(imported.manifest, frozen).await;
+        self.settle_or_warn(frozen, published).await;
         Ok(made)
     }
 
@@ -327,8 +336,9 @@ impl Disk {
             let frozen = self.record().published.unwrap_or(self.record().created);
             let view = self.shadow.sealed();
             let manifest = self.publish_blocks(session, &view, progress).await?;
-            self.announce(Some(session), |record| record.base = manifest).await?;
-            self.settle(manifest, frozen).await?;
+            let published = |record: &mut DiskRecord| record.base = manifest;
+            self.announce(Some(session), published).await?;
+            self.settle(frozen, published).await?;
         }
         self.freeze_here().await
     }
@@ -379,13 +389,14 @@ impl Disk {
         Ok(imported.manifest)
     }
 
-    /// Makes a manifest the base that holds what the frozen layers over the base hold, and drops
-    /// those. They are from the time `frozen`, in Unix seconds.
-    async fn settle(&self, manifest: ManifestId, frozen: u64) -> Result<()> {
-        let (manifest, image) = self.image(&manifest).await?;
-        let id = manifest.id();
+    /// Has the record say what was `published`, whose base holds what the frozen layers over the base before hold, and
+    /// drops those. They are from the time `frozen`, in Unix seconds.
+    async fn settle(&self, frozen: u64, published: impl Fn(&mut DiskRecord)) -> Result<()> {
+        let mut next = self.record();
+        published(&mut next);
+        let (_, image) = self.image(&next.base).await?;
         self.change(|record| {
-            record.base = id;
+            published(record);
             record.published = Some(frozen);
             record.layers = record.layers.split_off(record.layers.len().saturating_sub(1));
         })
@@ -398,8 +409,8 @@ impl Disk {
     }
 
     /// The name is made: what is left to do only saves room, and is done the next time if it fails.
-    async fn settle_or_warn(&self, manifest: ManifestId, frozen: u64) {
-        if let Err(error) = self.settle(manifest, frozen).await {
+    async fn settle_or_warn(&self, frozen: u64, published: impl Fn(&mut DiskRecord)) {
+        if let Err(error) = self.settle(frozen, published).await {
             tracing::warn!(disk = self.name(), %error, "cannot drop uploaded layers now");
         }
     }

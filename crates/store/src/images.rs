@@ -80,11 +80,14 @@ pub async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
 /// Any error from the backend's listing.
 pub async fn next_tag(store: &Store, image: &str) -> Result<String> {
     let is_ours = |name: &str| image_of(name) == image;
-    let Listing { records, damaged } = store.refs().list_some(RefKind::Image, is_ours).await?;
+    Ok(tag_after(&store.refs().list_some(RefKind::Image, is_ours).await?))
+}
+
+fn tag_after(Listing { records, damaged }: &Listing) -> String {
     let names =
         records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
     let highest = names.filter_map(|name| number(tag_of(name))).max();
-    Ok(highest.map_or(1, |tag| tag.saturating_add(1)).to_string())
+    highest.map_or(1, |tag| tag.saturating_add(1)).to_string()
 }
 
 /// Fails early when a version of this name exists already.
@@ -99,24 +102,27 @@ pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
     }
 }
 
-/// Points a new version at a manifest. Without a tag of the user's, numbers are tried until one is free.
+/// Points a new version at a manifest. Without a tag of the user's, numbers are tried until one is free. It says that it
+/// was made later than every other version of the image that can be read, also when the clock is behind that of whoever
+/// made one: it is the newest.
 ///
 /// # Errors
 /// [`Conflict`](ErrorKind::Conflict) when the tag exists; [`Fenced`](ErrorKind::Fenced) when the session was
 /// taken for dead: then there is no such version; [`Unavailable`](ErrorKind::Unavailable),
 /// [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) when the backend does not take the ref.
 pub async fn publish(session: &Session, name: &ImageName, body: RefBody) -> Result<RefRecord> {
-    if let Some(tag) = &name.tag {
-        return match session.publish(RefKind::Image, &name.to_string(), body).await {
-            Err(e) if e.kind() == ErrorKind::Conflict => Err(taken(name, tag)),
-            other => other,
-        };
-    }
+    let is_ours = |found: &str| image_of(found) == name.name;
     loop {
-        let tag = next_tag(session.store(), &name.name).await?;
+        let known = session.store().refs().list_some(RefKind::Image, is_ours).await?;
+        let last = known.records.iter().map(|version| version.body.created).max();
+        let created = last.map_or(0, |last| last.saturating_add(1)).max(body.created);
+        let tag = name.tag.clone().unwrap_or_else(|| tag_after(&known));
         let full = format!("{}:{tag}", name.name);
-        match session.publish(RefKind::Image, &full, body.clone()).await {
-            Err(e) if e.kind() == ErrorKind::Conflict => tokio::task::yield_now().await,
+        match session.publish(RefKind::Image, &full, RefBody { created, ..body.clone() }).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => match &name.tag {
+                Some(tag) => return Err(taken(name, tag)),
+                None => tokio::task::yield_now().await,
+            },
             other => return other,
         }
     }

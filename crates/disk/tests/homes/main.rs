@@ -5,6 +5,7 @@
 
 mod against_bytes;
 mod chunk_map;
+mod clocks;
 mod common;
 mod doubtful_record;
 mod ephemeral;

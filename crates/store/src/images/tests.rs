@@ -103,6 +103,28 @@ async fn import(store: &Store, name: &str) -> RefRecord {
 }
 
 #[tokio::test]
+async fn a_version_is_the_newest_also_when_the_clock_of_its_maker_is_behind() {
+    for encrypted in [false, true] {
+        let (store, _) = fresh(encrypted).await;
+        make(&store, "b:1", 9_000).await;
+        for (created, name, expected) in [
+            (1_000, "a", ("a:1", 1_000)),
+            (500, "a", ("a:2", 1_001)),
+            (7, "a:old", ("a:old", 1_002)),
+        ] {
+            let session = testing::session(&store).await;
+            let made = publish(&session, &name.parse().unwrap(), body(created)).await;
+            let made = session.close(made).await.unwrap();
+            assert_eq!((made.name.as_str(), made.body.created), expected);
+            assert_eq!(newest(&store, "a").await.unwrap(), made.name);
+        }
+        let session = testing::session(&store).await;
+        let taken = publish(&session, &"a:old".parse().unwrap(), body(2_000)).await;
+        assert_eq!(session.close(taken).await.unwrap_err().kind(), ErrorKind::Conflict);
+    }
+}
+
+#[tokio::test]
 async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
     let (store, backend) = fresh(false).await;
     let made = import(&store, "a").await;
