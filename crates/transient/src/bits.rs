@@ -67,6 +67,11 @@ impl Bits {
         span.is_empty() || self.run(span) == (span, true)
     }
 
+    /// Whether any block that `span` touches is set.
+    pub(crate) fn any(&self, span: Span) -> bool {
+        !span.is_empty() && self.run(span) != (span, false)
+    }
+
     /// How many bits are set.
     pub(crate) fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
@@ -102,6 +107,7 @@ mod tests {
                 assert_eq!(value, model[blocks.start as usize]);
                 assert_eq!(run.end(), looked.end().min((blocks.start + same) * BLOCK));
                 assert_eq!(bits.all(looked), blocks.clone().all(|b| model[b as usize]));
+                assert_eq!(bits.any(looked), blocks.clone().any(|b| model[b as usize]));
             }
         }
         for value in [true, false] {

@@ -34,7 +34,8 @@ pub struct State {
     size: u64,
     /// Blocks that are on the borrowed disk.
     here: Bits,
-    /// The ones that the base does not have like that.
+    /// The ones that the base does not have like that. Of a block that is not here: a write to it failed or was given
+    /// up, so that the borrowed disk may hold some of that, and not zeroes.
     changed: Bits,
     keep: Keep,
     regions: [RwLock<()>; LOCKS],
@@ -131,9 +132,10 @@ impl State {
             if !here {
                 buf.resize(run.len() as usize, 0);
                 self.base.read(run, &mut buf).await?;
-                if buf.iter().any(|byte| *byte != 0) {
+                if buf.iter().any(|byte| *byte != 0) || self.changed.any(run) {
                     self.place.write(run, &buf, Durability::Buffered).await?;
                 }
+                self.changed.put(run, false);
                 self.here.put(run, true);
             }
             at = run.end();
@@ -154,7 +156,7 @@ impl State {
                 for piece in extent.span.pieces(REGION) {
                     let alone = self.region(piece.offset()).write().await;
                     // A block that only starts as a hole is fetched with the extent behind it.
-                    if extent.kind.reads_zero() {
+                    if extent.kind.reads_zero() && !self.changed.any(piece) {
                         self.keep_zero(piece);
                     } else {
                         self.fetch(piece, &alone).await?;
@@ -206,8 +208,9 @@ impl State {
         let mut at = 0;
         while at < self.size {
             let (run, changed) = self.changed.run(Span::between(at, self.size));
+            let (run, here) = self.here.run(run);
             at = run.end();
-            if !changed {
+            if !changed || !here {
                 continue;
             }
             for piece in run.pieces(REGION) {
@@ -236,9 +239,14 @@ impl State {
         [first, last].into_iter().filter(move |block| !span.is_empty() && partial(block))
     }
 
-    /// Marks the blocks of `span` as changed here.
-    fn mark(&self, span: Span) {
+    /// Marks the blocks of `span`, whose edges are here, as changed: their bytes are about to be, and what comes of that
+    /// is not known when it fails. Those that are here go back then as they are, and the others stay the base's.
+    fn begin_change(&self, span: Span) {
         self.changed.put(span, true);
+    }
+
+    /// The blocks of `span` were changed here.
+    fn end_change(&self, span: Span) {
         self.here.put(span, true);
     }
 
@@ -271,8 +279,9 @@ impl State {
             for edge in self.edges(part) {
                 self.fetch(edge, &alone).await?;
             }
+            self.begin_change(part);
             self.place.zero(part, mode, durability).await?;
-            self.mark(part);
+            self.end_change(part);
         }
         Ok(())
     }
@@ -314,11 +323,14 @@ impl Device for State {
         if self.edges(span).any(|edge| !self.here.all(edge)) {
             return Ok(Attempt::WouldWait);
         }
-        let attempt = self.place.try_write(span, data)?;
-        if attempt == Attempt::Done {
-            self.mark(span);
+        let attempt = self.place.try_write(span, data);
+        if !matches!(attempt, Ok(Attempt::WouldWait)) {
+            self.begin_change(span);
         }
-        Ok(attempt)
+        if matches!(attempt, Ok(Attempt::Done)) {
+            self.end_change(span);
+        }
+        attempt
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
@@ -344,8 +356,9 @@ impl Device for State {
             for edge in self.edges(part) {
                 self.fetch(edge, &alone).await?;
             }
+            self.begin_change(part);
             self.place.write(part, &data[part.index_in(span)], durability).await?;
-            self.mark(part);
+            self.end_change(part);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@ use super::*;
 use block::conformance::{self, SIZE, Sequence};
 use block::{ErrorKind, ExtentKind, Fault, Memory, Operation, ScriptedDevice};
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn content(size: u64, seed: u64) -> Vec<u8> {
     let mut random = Sequence::new(seed);
@@ -146,6 +147,64 @@ fn what_could_not_be_written_back_is_tried_again() {
         assert_eq!(state.write_back(&|_| {}).await.unwrap(), span.len());
     });
     assert_eq!(base.inner().to_vec()[BLOCK as usize], 1);
+}
+
+/// The whole content.
+async fn all(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(Span::whole(device.size()), &mut bytes).await.unwrap();
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn what_a_failed_write_left_is_old_or_new_and_goes_back_as_it_reads(
+        seed: u64, size in 1u64..SIZE, written_only: bool,
+    ) {
+        let tear = Arc::new(AtomicU64::new(u64::MAX));
+        let next = Arc::clone(&tear);
+        let plan = move |operation| match operation {
+            Operation::Write(_) => match next.swap(u64::MAX, Ordering::Relaxed) {
+                u64::MAX => Fault::None,
+                at => Fault::Tear(at),
+            },
+            _ => Fault::None,
+        };
+        let mut known = content(size, seed);
+        let base = Arc::new(Memory::from(known.clone()));
+        let place = ScriptedDevice::new(Memory::new(size.next_multiple_of(BLOCK)), plan);
+        let keep = if written_only { Keep::Written } else { Keep::Used };
+        let state = State::keeping(keep, Arc::clone(&base) as _, Arc::new(place)).unwrap();
+        let mut random = Sequence::new(seed);
+        run(async {
+            for _ in 0..30 {
+                let (span, value) = (random.span(size), random.below(3) as u8);
+                if random.below(2) == 0 {
+                    tear.store(random.below(span.len() + 1), Ordering::Relaxed);
+                }
+                let data = vec![value; span.len() as usize];
+                let written = state.write(span, &data, Durability::Buffered).await;
+                tear.store(u64::MAX, Ordering::Relaxed);
+                match random.below(4) {
+                    0 => drop(state.write_back(&|_| {}).await.unwrap()),
+                    1 => state.fetch_all(&|_| {}).await.unwrap(),
+                    2 => state.read(span, &mut vec![0; span.len() as usize]).await.unwrap(),
+                    _ => {}
+                }
+                let now = all(&state).await;
+                for (at, found) in now.iter().enumerate() {
+                    let is_in = (span.offset()..span.end()).contains(&(at as u64));
+                    let is_old = *found == known[at] && (!is_in || written.is_err());
+                    let is_new = *found == value && is_in;
+                    assert!(is_old || is_new, "byte {at} is {found} after {span:?}");
+                }
+                known = now;
+            }
+            state.write_back(&|_| {}).await.unwrap();
+            assert!(base.to_vec() == known);
+        });
+    }
 }
 
 #[test]
