@@ -13,11 +13,11 @@ use crate::maplog::Identity;
 use crate::overlay::RoomLayer;
 use crate::record::DiskRecord;
 use crate::{Disk, Disks, Image, Loader};
-use block::{Attempt, BLOCK, Device, Result, Span, offload};
+use block::{Attempt, BLOCK, Device, Error, Result, Span, offload};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ChunkRef, check_name};
+use store::{ChunkRef, Manifest, check_name};
 use tokio::time::Instant;
 
 /// What is drawn at once, in bytes: what a segment of an image's map tells of.
@@ -34,9 +34,12 @@ const READING: Duration = Duration::from_secs(2);
 /// Whether the stored bytes of a chunk are near. May look into a file system.
 pub type IsKept = Arc<dyn Fn(&ChunkRef) -> bool + Send + Sync>;
 
-/// What a disk is made of at a moment: its own blocks, and what they lie over. Holds no lock of the disk.
+/// What a disk is made of at a moment: its own blocks, and what they lie over. Holds no lock of the disk. Or what the
+/// memory of a suspended machine is made of.
 pub struct DiskLayers {
     size: u64,
+    /// Where in the image of a memory that begins which has to be xored to what it is at its start.
+    delta: Option<u64>,
     /// The newest first.
     own: Vec<LayerMap>,
     /// What lies over all of these, in borrowed room.
@@ -69,7 +72,7 @@ impl Disk {
         let own = stack.layers.iter().map(|layer| LayerMap::Open(Arc::clone(layer))).collect();
         let borrowed = self.away.as_ref().map(|away| Arc::clone(&away.front()));
         let loader = Arc::clone(&self.loader);
-        DiskLayers { size: self.size(), own, borrowed, image, loader }
+        DiskLayers { size: self.size(), delta: None, own, borrowed, image, loader }
     }
 }
 
@@ -115,11 +118,35 @@ impl ClosedDisk {
         let Self { record, own, loader } = self;
         let manifest = loader.store().manifest(&record.base).await?;
         let image = Arc::new(Image::through(&loader, manifest));
-        Ok(DiskLayers { size: record.size, own, borrowed: None, image, loader })
+        Ok(DiskLayers { size: record.size, delta: None, own, borrowed: None, image, loader })
     }
 }
 
 impl DiskLayers {
+    /// The memory of a suspended machine: the first `size` bytes of what a manifest shows, and what has to be xored to
+    /// them, which begins at `delta`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when the manifest does not show both.
+    pub fn of_memory(
+        loader: &Arc<Loader>,
+        manifest: Arc<Manifest>,
+        size: u64,
+        delta: u64,
+    ) -> Result<Self> {
+        let end = delta.checked_add(size).filter(|end| size <= delta && *end <= manifest.size());
+        if end.is_none() {
+            return Err(Error::corrupt(format!(
+                "memory image {} has {} bytes, which do not hold {size} bytes of memory twice",
+                manifest.id(),
+                manifest.size()
+            )));
+        }
+        let image = Arc::new(Image::through(loader, manifest));
+        let (loader, own) = (Arc::clone(loader), Vec::new());
+        Ok(Self { size, delta: Some(delta), own, borrowed: None, image, loader })
+    }
+
     /// Draws the map, in `cells` cells at the most.
     ///
     /// # Errors
@@ -195,7 +222,11 @@ impl DiskLayers {
             return false;
         }
         let manifest = self.image.manifest();
-        let starts = (0..READS).map(|n| at + n * WINDOW).filter(|start| *start < manifest.size());
+        let windows = (0..READS).map(|n| at + n * WINDOW);
+        let windows = windows.filter(|start| self.delta.is_none() || *start < self.size);
+        let regions =
+            windows.flat_map(|start| [Some(start), self.delta.map(|delta| delta + start)]);
+        let starts = regions.flatten().filter(|start| *start < manifest.size());
         let first = |start: u64| Span::between(start, (start + BLOCK).min(manifest.size()));
         let reads = starts.map(|start| manifest.pieces(first(start)));
         match futures::future::try_join_all(reads).await {
@@ -222,7 +253,14 @@ impl Drawing {
     fn step(&mut self, may_read: bool) -> Result<Attempt> {
         let mut looked = 0;
         for window in Span::between(self.at, self.layers.size).pieces(WINDOW) {
-            let own = self.layers.own_blocks(window);
+            let own = match self.layers.delta {
+                None => self.layers.own_blocks(window),
+                Some(delta) => match self.delta_blocks(window, delta)? {
+                    None if may_read => return Ok(Attempt::WouldWait),
+                    None => Some(vec![Some(BlockPlace::Unread); blocks_in(window, window).len()]),
+                    found => found,
+                },
+            };
             looked += if own.is_some() { BLOCKS_AS_CHUNKS } else { 0 };
             if self.draw(window, own, may_read, &mut looked)? == Attempt::WouldWait {
                 return Ok(Attempt::WouldWait);
@@ -235,6 +273,19 @@ impl Drawing {
         Ok(Attempt::Done)
     }
 
+    /// Where those blocks of a window of memory are to which something has to be xored; `None` while nobody has read
+    /// which these are.
+    fn delta_blocks(&self, window: Span, delta: u64) -> Result<Option<Vec<Option<BlockPlace>>>> {
+        let mut found = vec![None; blocks_in(window, window).len()];
+        let region = Span::between(window.offset() + delta, window.end() + delta);
+        let attempt = self.layers.image.places(region, &*self.is_kept, &mut |span, place| {
+            if place != BlockPlace::Zero {
+                found[blocks_in(region, span)].fill(Some(place));
+            }
+        })?;
+        Ok((attempt == Attempt::Done).then_some(found))
+    }
+
     /// Draws a window whose `own` blocks have a place, if there are any; counts the chunks `looked` at.
     fn draw(
         &mut self,
@@ -244,7 +295,8 @@ impl Drawing {
         looked: &mut usize,
     ) -> Result<Attempt> {
         let (inside, beyond) = window.split_at(self.layers.image.size());
-        let shows = |own: &Vec<_>| own[blocks_in(window, inside)].contains(&None);
+        let is_memory = self.layers.delta.is_some();
+        let shows = |own: &Vec<_>| is_memory || own[blocks_in(window, inside)].contains(&None);
         let Self { layers, is_kept, map, .. } = self;
         if !inside.is_empty() && own.as_ref().is_none_or(shows) {
             let mut put = |span: Span, place: BlockPlace| {
@@ -252,7 +304,12 @@ impl Drawing {
                 match &mut own {
                     Some(own) => {
                         let below = own[blocks_in(window, span)].iter_mut();
-                        below.for_each(|block| *block = block.or(Some(place)));
+                        below.for_each(|block| match block {
+                            // Both are needed to have it.
+                            Some(own) if is_memory => *own = farther(*own, place),
+                            Some(_) => {}
+                            None => *block = Some(place),
+                        });
                     }
                     None => map.add(span, place),
                 }
@@ -275,6 +332,18 @@ impl Drawing {
         }
         Ok(Attempt::Done)
     }
+}
+
+/// The one of two places where bytes are harder to have.
+fn farther(one: BlockPlace, other: BlockPlace) -> BlockPlace {
+    let distance = |place| match place {
+        BlockPlace::Zero => 0,
+        BlockPlace::Private | BlockPlace::Waiting | BlockPlace::Cached => 1,
+        BlockPlace::Kept => 2,
+        BlockPlace::Stored => 3,
+        BlockPlace::Unread => 4,
+    };
+    if distance(other) > distance(one) { other } else { one }
 }
 
 /// Which of a window's blocks a part of it touches.

@@ -44,7 +44,7 @@
 //! | `changes` | changes of a disk as a whole: one at a time, and who makes way |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `mark` | whether a disk still holds what it did |
-//! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |
+//! | `drawing` | [`DiskLayers`], what a disk or the memory of a machine is made of: a chunk map is drawn of that |
 //! | `write_back` | [`WriteBackLag`]: what is written goes up in the background, under no name of its own |
 //! | `write_through` | disks of which each write is in the store before it is answered |
 //! | `rounds` | the rounds in which these go up together |

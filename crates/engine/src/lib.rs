@@ -25,6 +25,7 @@
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
 //! | [`boots`] | what a boot of an image version reads: recorded, listed, copied, loaded ahead |
 //! | [`machine_disks`](mod@machine_disks) | which disks virtual machines have |
+//! | [`memory_map`](mod@memory_map) | where the memory of a suspended machine is |
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 //! | [`image_verbs`] | the verbs on image versions |
@@ -45,6 +46,7 @@ mod kept_slots;
 pub mod key;
 pub mod lineage;
 pub mod machine_disks;
+pub mod memory_map;
 mod nearby_maps;
 pub mod open;
 pub mod parcels;

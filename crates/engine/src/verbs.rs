@@ -334,14 +334,7 @@ async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
 /// Where the bytes of a disk are, in `cells` cells at the most. The disk is not opened for it.
 async fn chunk_map(engine: &Engine, name: String, cells: usize) -> Result<MapView> {
     let layers = engine.open.layers(&name).await?;
-    let is_kept: IsKept = match engine.link.pieces() {
-        Some(_) => {
-            let (store, link) = (engine.store.clone(), engine.link.clone());
-            Arc::new(move |at: &ChunkRef| store.has_kept(&link, at))
-        }
-        None => Arc::new(|_: &ChunkRef| false),
-    };
-    let map = layers.map(cells, is_kept).await?;
+    let map = layers.map(cells, is_kept(engine)).await?;
     Ok(MapView {
         disk: name,
         size: map.size(),
@@ -350,6 +343,17 @@ async fn chunk_map(engine: &Engine, name: String, cells: usize) -> Result<MapVie
         cells: BytesByPlace::of(|place| map.cells(place).collect()),
         work: map.work(),
     })
+}
+
+/// Which chunks of the store this machine keeps.
+pub(crate) fn is_kept(engine: &Engine) -> IsKept {
+    match engine.link.pieces() {
+        Some(_) => {
+            let (store, link) = (engine.store.clone(), engine.link.clone());
+            Arc::new(move |at: &ChunkRef| store.has_kept(&link, at))
+        }
+        None => Arc::new(|_: &ChunkRef| false),
+    }
 }
 
 /// A disk that came to be here.

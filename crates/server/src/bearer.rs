@@ -30,8 +30,14 @@ use std::sync::Arc;
 /// Answered to anybody, as it is the same for all servers.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 /// What answers a token with no more than it covers.
-const LIMITED: [&str; 5] =
-    ["/api/v1/disks", "/api/v1/images", "/api/v1/lineage", "/api/v1/elsewhere", "/api/v1/vms"];
+const LIMITED: [&str; 6] = [
+    "/api/v1/disks",
+    "/api/v1/images",
+    "/api/v1/lineage",
+    "/api/v1/elsewhere",
+    "/api/v1/vms",
+    "/api/v1/token",
+];
 
 /// Who asks.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +55,11 @@ impl Caller {
     /// The name of its token.
     pub(crate) fn token(&self) -> Option<&str> {
         self.token.as_ref().map(|token| token.name.as_str())
+    }
+
+    /// What its token is for.
+    pub(crate) fn shown_token(&self) -> Option<&Token> {
+        self.token.as_deref()
     }
 
     /// Whether it is for some disks and images only.
@@ -448,7 +459,8 @@ mod tests {
         let home = Home::find(Some(dir.path())).unwrap();
         let authority = Authority::new(&home, HttpAccess::Open);
         let text = file::add(&home.tokens(), token(TokenRight::Admin, &["a*"]), [1; 32]).unwrap();
-        let limited = ["disks", "disks/alice", "images", "lineage", "elsewhere", "vms", "vms/work"];
+        let limited =
+            ["disks", "disks/alice", "images", "lineage", "elsewhere", "vms", "vms/work", "token"];
         for path in limited.map(|path| format!("/api/v1/{path}")) {
             assert_eq!(status(&authority, Method::GET, &path, &bearer(&text)).await, 200, "{path}");
         }

@@ -11,6 +11,14 @@ pub const DISK: &str = "disk";
 /// The label of a claim with the server whose home runs the machine.
 pub const SERVER: &str = "server";
 
+/// The regions of a memory image begin at multiples of this.
+const REGION: u64 = 256 << 20;
+
+/// Where in the image of so many bytes of memory that begins which has to be xored to what is at its start.
+pub fn delta_start(memory: u64) -> u64 {
+    memory.next_multiple_of(REGION)
+}
+
 /// The machine that a parcel or a claim of this name is of.
 pub fn machine_of(name: &str) -> &str {
     name.split_once('@').map_or(name, |(machine, _)| machine)

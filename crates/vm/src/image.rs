@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::resume_set::{self, FirstReads};
 use crate::{EXTENT, NearbyChunks, PAGE, document_version};
 use disk::{Image, Loader};
-use store::{ChunkId, ChunkRef, Content, Manifest, ManifestId, boot_list};
+use store::{ChunkId, ChunkRef, Content, Manifest, ManifestId, boot_list, machines};
 use tokio::sync::OnceCell;
 
 /// What a segment of a manifest shows.
@@ -89,7 +89,7 @@ impl MemoryLayout {
 
     /// Where the delta region starts.
     pub(crate) fn plane(&self) -> u64 {
-        self.memory.next_multiple_of(SEGMENT)
+        machines::delta_start(self.memory)
     }
 
     /// Where the tail starts.

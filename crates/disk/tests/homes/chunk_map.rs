@@ -1,14 +1,14 @@
 //! The chunk map tells where each block of a disk is: by what was done to it, whether or not it is open, and
 //! without opening or changing anything.
 
-use crate::common::{Home, LENGTH, bytes, home, kind, put};
+use crate::common::{Home, LENGTH, bytes, cache, home, kind, put};
 use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, ErrorKind, Span, ZeroMode};
-use disk::{BlockPlace, ChunkMap, Disk, DiskLayers, IsKept, Mode};
+use disk::{BlockPlace, ChunkMap, Disk, DiskLayers, IsKept, LoadOptions, Loader, Mode};
 use object_store::ObjectStoreExt;
 use std::sync::Arc;
 use std::time::Duration;
-use store::ChunkRef;
+use store::{ChunkRef, Content, RefKind};
 
 fn nothing_kept() -> IsKept {
     Arc::new(|_: &ChunkRef| false)
@@ -190,6 +190,43 @@ async fn a_chunk_that_is_near_is_told_apart_and_what_lies_behind_the_image_is_ze
     assert_eq!(map.total(BlockPlace::Zero), (2 << 30) - map.total(BlockPlace::Kept));
     for wrong in [0, ChunkMap::MOST_CELLS + 1] {
         assert_eq!(kind(disk.layers().map(wrong, nothing_kept()).await), ErrorKind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_memory_is_where_that_is_which_is_harder_to_have() {
+    /// Where what changed begins, in blocks.
+    const DELTA: usize = 8;
+    let (home, _) = home().await;
+    let mut image = vec![0; 2 * DELTA * LENGTH];
+    // Blocks 1 and 2 of the memory, and what changed in 2 and 4.
+    for (block, fill) in [(1, 1), (2, 2), (DELTA + 2, 3), (DELTA + 4, 4)] {
+        image[block * LENGTH..][..LENGTH].fill(fill);
+    }
+    home.image("memory:1", &image).await;
+    let found = home.store.refs().get(RefKind::Image, "memory:1").await.unwrap().unwrap();
+    let manifest = home.store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+    let loader = Loader::new(home.store.clone(), cache(), LoadOptions::default());
+    let (size, delta) = ((DELTA - 1) as u64 * BLOCK, DELTA as u64 * BLOCK);
+    let memory = || DiskLayers::of_memory(&loader, Arc::clone(&manifest), size, delta).unwrap();
+    let mut expected = vec![BlockPlace::Zero; DELTA - 1];
+    for block in [1, 2, 4] {
+        expected[block] = BlockPlace::Stored;
+    }
+    assert_eq!(drawn(memory()).await, expected);
+    // What changed is near, and what it changes is not.
+    let changed = manifest.pieces(Span::between(delta, 2 * delta)).await.unwrap();
+    let chunk = |content: &Content| match content {
+        Content::Chunk { at, .. } => Some(at.id),
+        Content::Hole => None,
+    };
+    let changed: Vec<_> = changed.iter().filter_map(|piece| chunk(&piece.content)).collect();
+    let is_near: IsKept = Arc::new(move |at: &ChunkRef| changed.contains(&at.id));
+    expected[4] = BlockPlace::Kept;
+    assert_eq!(places(&memory().map(64, is_near).await.unwrap()), expected);
+    for (size, delta) in [(2 * delta, delta), (delta, delta + BLOCK), (delta, u64::MAX)] {
+        let wrong = DiskLayers::of_memory(&loader, Arc::clone(&manifest), size, delta);
+        assert_eq!(kind(wrong), ErrorKind::Corrupt);
     }
 }
 

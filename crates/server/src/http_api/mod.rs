@@ -10,6 +10,7 @@
 //! | [`server_verbs`] | verbs on the server itself |
 //! | [`machines`] | machines that start from the network |
 //! | [`vms`], [`vm_rights`] | virtual machines, and which of them a token is for |
+//! | [`tokens`] | what a token is for |
 //! | [`media`] | media among the sources of the configuration |
 //! | [`import`] | an image that is sent, which becomes a version |
 //! | [`lab`] | questions about a trace that is sent, or that the server recorded |
@@ -31,6 +32,7 @@ mod requests;
 mod rights;
 mod routes;
 mod server_verbs;
+mod tokens;
 mod upload;
 mod vm_rights;
 mod vms;

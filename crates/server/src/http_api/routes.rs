@@ -11,6 +11,7 @@ use super::requests::{
 };
 use super::rights;
 use super::server_verbs;
+use super::tokens;
 use super::vms;
 use crate::answers::problem;
 use axum::Router;
@@ -22,7 +23,7 @@ use disk::Mode;
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 51] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 53] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -52,6 +53,7 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 51] {
         ("/api/v1/vms/{vm}", "get", get(vms::show)),
         ("/api/v1/vms/{vm}", "delete", delete(vms::remove)),
         ("/api/v1/vms/{vm}/log", "get", get(vms::log)),
+        ("/api/v1/vms/{vm}/memory", "get", get(vms::memory)),
         ("/api/v1/vms/{vm}/start", "post", post(vms::start)),
         ("/api/v1/vms/{vm}/suspend", "post", post(vms::suspend)),
         ("/api/v1/vms/{vm}/resume", "post", post(vms::resume)),
@@ -71,6 +73,7 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 51] {
         ("/api/v1/lab/curves", "post", post(lab::curves)),
         ("/api/v1/lab/tune", "post", post(lab::tune)),
         ("/api/v1/lab/predict", "post", post(lab::predict)),
+        ("/api/v1/token", "get", get(tokens::own)),
         ("/api/v1/cache", "get", get(server_verbs::cache)),
         ("/api/v1/cache", "post", post(server_verbs::change_cache)),
         ("/api/v1/reload", "post", post(server_verbs::reload)),

@@ -18,6 +18,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use block::{Error, Result};
+use engine::memory_map::memory_map;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -98,6 +99,20 @@ pub(super) struct ListHow {
     elsewhere: bool,
 }
 
+/// How a map is drawn.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MapHow {
+    #[serde(default = "MapHow::cells")]
+    cells: usize,
+}
+
+impl MapHow {
+    fn cells() -> usize {
+        1024
+    }
+}
+
 /// Whose words are told.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,6 +187,26 @@ pub(super) async fn log(
         let end = told.printed.len().saturating_sub(LOG_END);
         let text = String::from_utf8_lossy(&told.printed[end..]).into_owned();
         Ok(json!({ "text": text, "is_cut": end > 0 }))
+    };
+    answered(looked.await)
+}
+
+pub(super) async fn memory(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    QueryParameters(MapHow { cells }): QueryParameters<MapHow>,
+) -> Response {
+    if asker.caller.token().is_none() {
+        return ask_for_token();
+    }
+    let looked = async {
+        asker.caller.must_have(TokenRight::Read)?;
+        let _turn = api.turn_to_look().await?;
+        let running = api.running();
+        vm_rights::must_see(&asker.caller, &running, &name).await?;
+        check_vm_name(&name)?;
+        memory_map(&running.engine, &name, cells).await
     };
     answered(looked.await)
 }

@@ -36,6 +36,7 @@ fn machines_are_listed_shown_and_removed_as_by_the_command() {
     assert!(lab.line("vm log work").ok() == said);
     let other = api.get(&admin, "/vms/work/log?qemu=true").is(200);
     assert_eq!(other, json!({"text": "", "is_cut": false}));
+    assert_eq!(api.get(&admin, "/vms/work/memory").is(404)["kind"], "not found");
     let gone = api.delete(&admin, "/vms/work").is(200);
     assert_eq!(gone, json!({"done": "removed work"}));
     assert_eq!(lab.json("vm list"), json!([]));
@@ -181,6 +182,7 @@ fn a_limited_token_cannot_tell_a_machine_of_another_disk_from_none() {
     for (method, path, body) in [
         ("GET", "", Value::Null),
         ("GET", "/log", Value::Null),
+        ("GET", "/memory", Value::Null),
         ("DELETE", "", Value::Null),
         ("POST", "/start", json!({"fresh": true})),
         ("POST", "/suspend", json!({})),
@@ -240,6 +242,26 @@ fn begin_and_go((api, server): (&Api, &Server), token: &str, path: &str, body: &
     );
     stream.write_all(request.as_bytes()).unwrap();
     wait("its beginning", || server.log().contains("vm.suspend").then_some(()));
+}
+
+/// The map of the memory of a machine of 32 MiB, which was suspended twice.
+#[track_caller]
+fn must_tell_where_memory_is(api: &Api, token: &str) {
+    let map = api.get(token, "/vms/work/memory").is(200);
+    must_match(&api.document(), "VmMemory", &map);
+    assert_eq!((&map["parcel"], &map["size"]), (&json!("work@2"), &json!(32 << 20)));
+    let total = map["total"].as_object().unwrap();
+    let bytes = |place: &str| total[place].as_u64().unwrap();
+    assert_eq!(total.keys().map(|place| bytes(place)).sum::<u64>(), 32 << 20, "{map}");
+    assert!(bytes("zero") > 0 && bytes("stored") + bytes("cached") > 0, "{map}");
+    assert_eq!(bytes("private") + bytes("waiting") + bytes("unread"), 0, "{map}");
+    let first = api.get(token, "/vms/work@1/memory?cells=16").is(200);
+    assert_eq!((&first["parcel"], &first["cell_bytes"]), (&json!("work@1"), &json!(2 << 20)));
+    for wrong in ["work/memory?cells=0", "work/memory?cells=4097", "work/memory?colour=red"] {
+        api.get(token, &format!("/vms/{wrong}")).is(400);
+    }
+    api.get(token, "/vms/work@9/memory").is(404);
+    api.get(token, "/vms/work@x/memory").is(400);
 }
 
 /// Machines that a test runs: it leaves none behind, however it ends.
@@ -308,6 +330,7 @@ fn a_machine_is_made_runs_is_suspended_and_cloned_over_http_and_outlives_client_
         (&json!("suspended"), &json!("work@2"))
     );
     assert!(api.post(&admin, "/vms/work/rollback", json!({})).is(200)["done"].is_string());
+    must_tell_where_memory_is(&api, &admin);
 
     let cloned = api.post(&admin, "/vms/work@2/clone", json!({"new": "play"}));
     assert!(cloned.head.contains("location: /api/v1/vms/play"), "{}", cloned.head);
