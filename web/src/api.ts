@@ -153,12 +153,16 @@ export interface Disk {
 /** Where bytes of a disk are. */
 export type Place = "zero" | "stored" | "kept" | "cached" | "private" | "waiting" | "unread";
 
-export interface DiskMap {
-  disk: string;
+/** Where bytes are, in cells of equal size. */
+export interface ByteMap {
   size: number;
   cell_bytes: number;
   total: Record<Place, number>;
   cells: Record<Place, number[]>;
+}
+
+export interface DiskMap extends ByteMap {
+  disk: string;
 }
 
 export interface Version {
@@ -371,6 +375,177 @@ export interface BorrowedDisk {
 export interface Borrowed {
   room: BorrowedRoom | null;
   disks: BorrowedDisk[];
+}
+
+/** What a token lets its bearer do; each right has those before it. */
+export type Right = "read" | "operate" | "admin";
+
+/** The token that a request shows. */
+export interface TokenState {
+  name: string;
+  right: Right;
+  disks: string[] | null;
+  images: string[] | null;
+  created: number;
+  expires: number | null;
+}
+
+/** A suspended machine in the store. */
+export interface VmParcel {
+  parcel: string;
+  created: number;
+  snapshot: string;
+}
+
+export interface VmRunning {
+  name: string;
+  state: string;
+  parcel: string | null;
+  accelerator: "kvm" | "tcg";
+  keeper: number;
+  qemu: number;
+  console: string;
+  screen: string | null;
+  memory_on_demand: boolean;
+  memory_here: boolean;
+  memory_written: number;
+  started_seconds: number;
+  clock?: "setting" | "set" | "no_agent" | { failed: string };
+}
+
+/** A suspension that is not in the store yet. */
+export interface VmPending {
+  parcel: string;
+  created: number;
+  left_bytes: number;
+  keeper: number | null;
+  error?: string;
+  stopped?: boolean;
+}
+
+export interface Vm {
+  name: string;
+  state: "running" | "starting" | "busy" | "elsewhere" | "suspended" | "stopped" | "damaged" | "newer";
+  host?: string;
+  here: boolean;
+  disk: string;
+  memory: number;
+  cpus: number;
+  mac: string;
+  parcels: VmParcel[];
+  running?: VmRunning;
+  pending?: VmPending;
+  error?: string;
+}
+
+export interface VmKept {
+  parcel: string;
+  paused_seconds: number;
+  kept_seconds: number;
+  left_bytes: number;
+}
+
+export interface VmStored {
+  parcel: string;
+  paused_seconds: number;
+  stored_seconds: number;
+  memory_bytes: number;
+  released: boolean;
+}
+
+/** What a new machine is made of. */
+export interface VmDescription {
+  name: string;
+  uuid: string;
+  disk: string;
+  memory: number;
+}
+
+/** Where the memory of a suspended machine is. */
+export interface MemoryMap extends ByteMap {
+  parcel: string;
+}
+
+export interface VmLog {
+  text: string;
+  is_cut: boolean;
+}
+
+export type SourceKind = "store" | "export" | "medium" | "tree" | "image";
+
+/** A source of the configuration. */
+export interface MediumSource {
+  name: string;
+  kind: SourceKind | null;
+  error?: string;
+}
+
+/** An image, a disk or a machine on a medium. */
+export interface MediumContent {
+  name: string;
+  kind: "image" | "disk" | "machine";
+  version: string;
+  size: number;
+  written: number;
+  boot_chunks: number;
+  chunks: number;
+  present: number;
+  boot_present: number;
+  maps: number;
+  maps_present: number;
+}
+
+export interface Medium extends MediumSource {
+  holds: MediumContent[];
+}
+
+export interface MediumWritten {
+  images: {
+    name: string;
+    version: string;
+    chunks: number;
+    present: number;
+    boot_chunks: number;
+    boot_present: number;
+    missing_bytes: number;
+  }[];
+  written_chunks: number;
+  written_maps: number;
+  written_bytes: number;
+  kept_bytes: number;
+  freed_bytes: number;
+  used_bytes: number;
+  unreadable: string[];
+}
+
+export interface MediumVerified {
+  packs: number;
+  chunks: number;
+  maps: number;
+  bytes: number;
+  damaged_chunks: number;
+  damaged_maps: number;
+  damaged: string[];
+  dropped: boolean;
+  unreadable: string[];
+}
+
+export interface MediumIndexed {
+  read_files: number;
+  read_bytes: number;
+  kept_files: number;
+  skipped: number;
+  chunks: number;
+}
+
+/** A change: its method, its path below `/api/v1/`, and what its body says. */
+export type Change = ["POST", string, object] | ["DELETE", string, null];
+
+/** Has something changed; fails with the server's own words. */
+export async function change<T>([method, path, body]: Change): Promise<T> {
+  const answer = await token.change(method, path, body);
+  if (!answer.ok) throw new Error(await words(answer));
+  return answer.json();
 }
 
 /** Asks for a list; fails with the server's own words. */

@@ -4,7 +4,7 @@ import { ask, type Disk, type Row } from "./api.ts";
 import { h, say } from "./dom.ts";
 import { byName, bytes, date, NONE, rate, some } from "./format.ts";
 import type { Live } from "./live.ts";
-import { MapPicture } from "./map.ts";
+import { DISK_MAP, MapPicture } from "./map.ts";
 import { Listing, type Page, Pane } from "./page.ts";
 import { Table } from "./table.ts";
 
@@ -38,7 +38,7 @@ export class DisksPage implements Page {
   readonly rows = true;
   readonly element: HTMLElement;
 
-  private readonly map = new MapPicture();
+  private readonly map = new MapPicture(DISK_MAP);
   private readonly pane = new Pane("Disk", "#disks", this.map.element);
   private readonly failure = h("p", { class: "failure" });
   private readonly table = new Table<Both>({

@@ -58,3 +58,11 @@ export const byName = (a: string, b: string): number => natural.compare(a, b) ||
 /** `one` or `many`, with the number. */
 export const some = (number: number, one: string, many = `${one}s`): string =>
   `${count(number)} ${number === 1 ? one : many}`;
+
+/** The bytes of a size as people write it: 2GiB, 512M, 1.5 G; `null` for what is none. */
+export function parseBytes(text: string): number | null {
+  const found = /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(text.trim());
+  if (!found) return null;
+  const power = ["", "k", "m", "g", "t"].indexOf(found[2]?.toLowerCase() ?? "");
+  return Math.round(Number(found[1]) * 1024 ** power);
+}

@@ -11,9 +11,11 @@ import { ImagesPage } from "./images.ts";
 import { LabPage } from "./lab.ts";
 import { Live } from "./live.ts";
 import { MachinesPage } from "./machines.ts";
+import { MediaPage } from "./media.ts";
 import { NowPage } from "./now.ts";
 import type { Page } from "./page.ts";
 import { TokenForm, token } from "./token.ts";
+import { VmsPage } from "./vms.ts";
 
 /** Every page by its name in the address. To add one: its file, and a line here. */
 const PAGES: Record<string, () => Page> = {
@@ -24,6 +26,8 @@ const PAGES: Record<string, () => Page> = {
   boots: () => new BootsPage(),
   borrow: () => new BorrowPage(),
   lab: () => new LabPage(),
+  vms: () => new VmsPage(),
+  media: () => new MediaPage(),
 };
 
 const live = new Live();
@@ -31,6 +35,8 @@ const made = new Map<string, Page>();
 let shown: Page | null = null;
 /** The form stands in place of the page until the server takes a token. */
 let asking = false;
+/** It is a page that wants a token, and not the server: whoever goes to another page goes on without. */
+let optional = false;
 
 const host = h("span", { class: "host" });
 const links = new Map<string, HTMLAnchorElement>();
@@ -43,6 +49,8 @@ for (const [name, title] of Object.entries({
   boots: "Boots",
   borrow: "Borrow",
   lab: "Lab",
+  vms: "Virtual machines",
+  media: "Media",
 })) {
   const link = h("a", { href: `#${name}` }, title);
   links.set(name, link);
@@ -75,9 +83,15 @@ token.refused = (why) => {
   // An answer that was on its way says nothing new.
   if (asking && why === null) return;
   asking = true;
+  optional = false;
   shown?.leave?.();
   live.stop();
   form.show(why);
+};
+
+token.wanted = (why) => {
+  token.refused(why);
+  optional = true;
 };
 
 /** Forgets the token, and with it whatever it had shown: the page begins anew. */
@@ -89,6 +103,7 @@ function forgetToken(): void {
 /** The server has taken the token. */
 function enter(): void {
   asking = false;
+  optional = false;
   form.hide();
   main.focus();
   go();
@@ -106,6 +121,8 @@ function go(): void {
   made.set(known, page);
   if (page !== shown) {
     if (!asking) shown?.leave?.();
+    if (optional) live.open();
+    optional = false;
     shown?.element.remove();
     main.append(page.element);
     shown = page;
@@ -169,10 +186,12 @@ function show(): void {
 }
 
 document.addEventListener("keydown", (event) => {
+  // What is asked comes first; it closes by itself.
+  if (document.querySelector("dialog[open]") !== null) return;
   const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
   if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const at = ["1", "2", "3", "4", "5", "6", "7"].indexOf(event.key);
+  const at = ["1", "2", "3", "4", "5", "6", "7", "8", "9"].indexOf(event.key);
   if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
   else if (event.key === "/" && shown?.search) {
     event.preventDefault();

@@ -1,14 +1,28 @@
-// The chunk map: where the bytes of a disk are, as a picture of cells and as a table. It is asked for once a
-// second while it is open and seen.
+// The chunk map: where the bytes of a disk are, or of the memory of a suspended machine, as a picture of cells and as a
+// table. It is asked for again and again while it is open and seen.
 
-import { ask, type DiskMap, type Place } from "./api.ts";
+import { ask, type ByteMap, type Place } from "./api.ts";
 import { onTheme, property } from "./charts.ts";
 import { h, mark, say } from "./dom.ts";
 import { bytes, count, NONE, percent } from "./format.ts";
 import { Listing } from "./page.ts";
 
 /** The places from left to right in a cell, and what they are. */
-const PLACES: [Place, string][] = [
+export type Places = [Place, string][];
+
+/** What a map is of. */
+interface MapOf {
+  title: string;
+  /** What has the bytes, in a sentence: `the disk`. */
+  noun: (name: string) => string;
+  places: Places;
+  /** Where it is asked for, by name. */
+  path: (name: string) => string;
+  /** How often. */
+  seconds: number;
+}
+
+const PLACES: Places = [
   ["private", "written here, nowhere else"],
   ["waiting", "private, on its way up"],
   ["cached", "of the image, in memory"],
@@ -18,8 +32,17 @@ const PLACES: [Place, string][] = [
   ["zero", "nothing but zeroes"],
 ];
 
-/** So many of the places, the first, are of what only the disk has. */
-const OWN = 2;
+/** That of a disk. */
+export const DISK_MAP: MapOf = {
+  title: "Map",
+  noun: () => "the disk",
+  places: PLACES,
+  path: (disk) => `disks/${encodeURIComponent(disk)}/map`,
+  seconds: 1,
+};
+
+/** What only the disk has. */
+const OWN: Place[] = ["private", "waiting"];
 /** So many cells are asked for at the most. */
 const CELLS = 2048;
 /** Sizes of a cell, in CSS pixels, gap included, and how high the picture may become. */
@@ -34,19 +57,24 @@ export class MapPicture {
   private readonly reading = h("output", { class: "cell", "aria-live": "off" });
   private readonly failure = h("p", { class: "failure" });
   private readonly cells = new Map<Place, { bytes: HTMLElement; share: HTMLElement }>();
-  private readonly asking = new Listing(
-    1,
-    () => this.load(),
-    (error) => say(this.failure, error ? `The map is not up to date: ${error.message}` : ""),
-  );
-  private disk: string | null = null;
-  private map: DiskMap | null = null;
+  private readonly asking: Listing;
+  private name: string | null = null;
+  private map: ByteMap | null = null;
   /** How many cells are beside each other, and how large they are in CSS pixels. */
   private grid = { columns: 1, size: 1 };
   private pointer: { x: number; y: number } | null = null;
 
-  constructor() {
-    const rows = PLACES.map(([place, what]) => {
+  /** `heard` is called with every map that comes. */
+  constructor(
+    private readonly what: MapOf,
+    private readonly heard: (name: string, map: ByteMap) => void = () => {},
+  ) {
+    this.asking = new Listing(
+      what.seconds,
+      () => this.load(),
+      (error) => say(this.failure, error ? `The map is not up to date: ${error.message}` : ""),
+    );
+    const rows = what.places.map(([place, what]) => {
       const row = { bytes: h("td", { class: "number" }), share: h("td", { class: "number" }) };
       this.cells.set(place, row);
       const swatch = h("span", { class: `swatch at-${place}`, "aria-hidden": "true" });
@@ -63,7 +91,7 @@ export class MapPicture {
     this.element = h(
       "details",
       { class: "map", ontoggle: () => this.turn() },
-      h("summary", {}, "Map"),
+      h("summary", {}, what.title),
       this.failure,
       this.canvas,
       this.scale,
@@ -82,28 +110,35 @@ export class MapPicture {
     onTheme(() => this.draw());
   }
 
-  /** It is of this disk from now on, or of none. */
-  of(disk: string | null): void {
-    if (disk !== this.disk) {
+  /** It is of what has this name from now on, or of nothing. */
+  of(name: string | null): void {
+    if (name !== this.name) {
       this.map = null;
-      this.disk = disk;
+      this.name = name;
       this.tell();
     }
     this.turn();
   }
 
+  /** Has it shown, as by who opens it. */
+  open(): void {
+    this.element.open = true;
+    this.element.scrollIntoView({ block: "nearest" });
+  }
+
   private turn(): void {
-    if (this.disk !== null && this.element.open) this.asking.start();
+    if (this.name !== null && this.element.open) this.asking.start();
     else this.asking.stop();
   }
 
   private async load(): Promise<void> {
-    const { disk } = this;
-    if (disk === null || document.visibilityState === "hidden") return;
-    const map = await ask<DiskMap>(`disks/${encodeURIComponent(disk)}/map?cells=${CELLS}`);
-    if (disk !== this.disk) return;
+    const { name } = this;
+    if (name === null || document.visibilityState === "hidden") return;
+    const map = await ask<ByteMap>(`${this.what.path(name)}?cells=${CELLS}`);
+    if (name !== this.name) return this.asking.anew();
     this.map = map;
     this.tell();
+    this.heard(name, map);
   }
 
   private tell(): void {
@@ -114,11 +149,13 @@ export class MapPicture {
       say(row.share, map && held > 0 ? percent((held * 100) / map.size) : NONE);
     }
     const length = map?.cells.zero.length ?? 0;
-    const scale = map ? `${count(length)} cells of ${bytes(map.cell_bytes)}, from the start of the disk on` : "";
+    const scale = map
+      ? `${count(length)} cells of ${bytes(map.cell_bytes)}, from the start of ${this.what.noun(this.name ?? "")} on`
+      : "";
     say(this.scale, scale);
-    const told = PLACES.filter(([place]) => (map?.total[place] ?? 0) > 0);
+    const told = this.what.places.filter(([place]) => (map?.total[place] ?? 0) > 0);
     const totals = told.map(([place]) => `${place} ${bytes(map?.total[place] ?? 0)}`).join(", ");
-    mark(this.canvas, "aria-label", map ? `Map of ${map.disk}: ${scale}; ${totals}` : "The map is not there yet");
+    mark(this.canvas, "aria-label", map ? `Map of ${this.name}: ${scale}; ${totals}` : "The map is not there yet");
     this.draw();
   }
 
@@ -140,19 +177,21 @@ export class MapPicture {
     this.read();
   }
 
-  private paint(context: CanvasRenderingContext2D, map: DiskMap, ratio: number): void {
-    const colours = PLACES.map(([place]) => property(`--at-${place}`));
+  private paint(context: CanvasRenderingContext2D, map: ByteMap, ratio: number): void {
+    const { places } = this.what;
+    const colours = places.map(([place]) => property(`--at-${place}`));
     const { columns, size } = this.grid;
     const [pitch, side] = [size * ratio, Math.max(1, Math.round((size - 1) * ratio))];
     for (let cell = 0; cell < map.cells.zero.length; cell += 1) {
       const [x, y] = [Math.round((cell % columns) * pitch), Math.round(Math.floor(cell / columns) * pitch)];
-      const held = PLACES.map(([place]) => map.cells[place][cell] ?? 0);
+      const held = places.map(([place]) => map.cells[place][cell] ?? 0);
       const all = held.reduce((sum, one) => sum + one, 0);
       let [drawn, upTo] = [0, 0];
       held.forEach((one, at) => {
         upTo += one;
         // What only the disk has is seen, however little it is.
-        const end = Math.max(Math.round((upTo / all) * side), drawn + (at < OWN && one > 0 ? LEAST : 0));
+        const least = one > 0 && OWN.includes((places[at] as Places[number])[0]) ? LEAST : 0;
+        const end = Math.max(Math.round((upTo / all) * side), drawn + least);
         context.fillStyle = colours[at] as string;
         context.fillRect(x + drawn, y, Math.min(end, side) - drawn, side);
         drawn = Math.min(end, side);
@@ -171,7 +210,7 @@ export class MapPicture {
     if (!map || !pointer) return say(this.reading, "");
     const column = Math.min(Math.floor(pointer.x / grid.size), grid.columns - 1);
     const cell = Math.floor(pointer.y / grid.size) * grid.columns + column;
-    const told = PLACES.filter(([place]) => (map.cells[place][cell] ?? 0) > 0);
+    const told = this.what.places.filter(([place]) => (map.cells[place][cell] ?? 0) > 0);
     const text = told.map(([place]) => `${place} ${bytes(map.cells[place][cell] ?? 0)}`).join(", ");
     say(this.reading, text === "" ? "" : `At ${bytes(cell * map.cell_bytes)}: ${text}`);
   }

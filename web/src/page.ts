@@ -69,6 +69,8 @@ export class Listing {
   private asking = false;
   private hurried = false;
   private shown = false;
+  /** What is being asked for was changed since. */
+  private outdated = false;
 
   constructor(
     private readonly seconds: number,
@@ -95,6 +97,13 @@ export class Listing {
     this.timer = setTimeout(() => void this.again(), SOON);
   }
 
+  /** The same, and what is being asked for already is asked for once more: that began before the change. */
+  anew(): void {
+    if (!this.shown) return;
+    this.outdated = this.asking;
+    this.soon();
+  }
+
   private async again(): Promise<void> {
     clearTimeout(this.timer);
     if (this.asking) return;
@@ -107,6 +116,9 @@ export class Listing {
       this.failed(error as Error);
     }
     this.asking = false;
-    if (this.shown) this.timer = setTimeout(() => void this.again(), this.seconds * 1000);
+    if (this.outdated && this.shown) {
+      this.outdated = false;
+      this.soon();
+    } else if (this.shown) this.timer = setTimeout(() => void this.again(), this.seconds * 1000);
   }
 }

@@ -16,6 +16,8 @@ const UNSAFE =
 /** The token of this tab. A tab without storage keeps it until the page is loaded again. */
 class TokenKeeper {
   private text: string | null = null;
+  /** Counts what was given: what is known of one token says nothing about the next. */
+  generation = 0;
   /** Called with the server's words for why it takes no request without another token. */
   refused: (why: string | null) => void = () => {};
 
@@ -33,6 +35,7 @@ class TokenKeeper {
 
   keep(text: string): void {
     this.text = text;
+    this.generation += 1;
     try {
       sessionStorage.setItem(KEY, text);
     } catch {
@@ -42,12 +45,16 @@ class TokenKeeper {
 
   forget(): void {
     this.text = null;
+    this.generation += 1;
     try {
       sessionStorage.removeItem(KEY);
     } catch {
       // It was never there.
     }
   }
+
+  /** Called when a page wants a token that may do more: the server goes on without. */
+  wanted: (why: string) => void = () => {};
 
   /** Asks what takes a right, with bytes. An answer that it is missing is the caller's: the page goes on without. */
   post(path: string, body: Blob, signal: AbortSignal): Promise<Response> {
@@ -58,14 +65,24 @@ class TokenKeeper {
 
   /** Has a person asked for another token, for these reasons. */
   askFor(why: string): void {
-    this.refused(why);
+    this.wanted(why);
   }
 
   /** Asks the API, below `/api/v1/`. An answer that asks for another token is told to `refused`, too. */
-  async fetch(path: string, signal: AbortSignal | null = null): Promise<Response> {
+  fetch(path: string, signal: AbortSignal | null = null): Promise<Response> {
+    return this.send(path, {}, { signal });
+  }
+
+  /** Has something changed, by what a JSON object says if there is one. */
+  change(method: "POST" | "DELETE", path: string, body: object | null): Promise<Response> {
+    if (body === null) return this.send(path, {}, { method });
+    return this.send(path, { "content-type": "application/json" }, { method, body: JSON.stringify(body) });
+  }
+
+  private async send(path: string, headers: Record<string, string>, request: RequestInit): Promise<Response> {
     const shown = this.text;
-    const headers: Record<string, string> = shown === null ? {} : { authorization: `Bearer ${shown}` };
-    const answer = await fetch(`/api/v1/${path}`, { headers, signal, cache: "no-store" });
+    if (shown !== null) headers.authorization = `Bearer ${shown}`;
+    const answer = await fetch(`/api/v1/${path}`, { ...request, headers, cache: "no-store" });
     // An answer to a token that was replaced meanwhile says nothing about the new one.
     if (answer.status === 401 && shown === this.text) {
       const why = shown === null ? null : await words(answer.clone());

@@ -416,6 +416,7 @@ test("every answer is what openapi.json says", async () => {
     ["get", "/api/v1/machines/{machine}", { machine: "lab-1" }],
     ["delete", "/api/v1/machines/{machine}", { machine: "lab-1" }],
     ...["stats", "curves", "tune", "predict"].map((question) => ["post", `/api/v1/lab/${question}`, {}, LOAD]),
+    ["get", "/api/v1/token", {}],
     ["post", "/api/v1/cache", {}, { policy: "fmpq" }],
     ["post", "/api/v1/reload", {}, {}],
   ]) {
