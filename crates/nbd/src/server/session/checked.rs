@@ -35,6 +35,12 @@ impl CheckedRequest {
         matches!(self.kind, RequestKind::Cache | RequestKind::Status { .. })
     }
 
+    /// Whether it changes what later requests find, or makes that durable.
+    #[inline]
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self.kind, RequestKind::Read | RequestKind::Cache | RequestKind::Status { .. })
+    }
+
     /// Whether it is about no byte: the device is not bothered then.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {

@@ -29,7 +29,7 @@ use crate::server::counters::registry::Share;
 use crate::server::schedule::busy_poll::{BusyPoll, Processors, Waits};
 use crate::server::schedule::lone_receiver::LoneReceiver;
 use crate::server::schedule::order::TurnOrder;
-use crate::server::sockets::stream::Watch;
+use crate::server::sockets::stream::{Hangup, Watch};
 use block::{Error, Result};
 use futures::future::BoxFuture;
 use std::io;
@@ -300,7 +300,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return Poll::Ready(ConnectionEnd::Interrupted(rest));
             }
             if matches!(self.receiving, Receiving::Closed) {
-                self.drop_replies_nobody_reads();
+                self.drop_answers_nobody_takes();
                 if self.engine.in_flight() == 0 && self.engine.replies.is_empty() {
                     return Poll::Ready(self.end.take().unwrap_or(ConnectionEnd::Vanished));
                 }
@@ -390,17 +390,30 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// The connection is of no use any more. What is in flight is finished all the same: it may
+    /// The connection is of no use any more. What changes something is finished all the same: it may
     /// not land after somebody else opened the export.
     fn lose(&mut self, error: Error) {
         self.close(ConnectionEnd::Broken(error));
-        self.engine.replies.clear();
+        self.drop_answers();
     }
 
-    fn drop_replies_nobody_reads(&mut self) {
-        if matches!(self.end, Some(ConnectionEnd::Broken(_) | ConnectionEnd::Violation(_))) {
-            self.engine.replies.clear();
+    /// Nobody takes answers any more.
+    fn drop_answers(&mut self) {
+        self.engine.replies.clear();
+        self.engine.abandon_reads();
+    }
+
+    fn drop_answers_nobody_takes(&mut self) {
+        let is_bad =
+            matches!(self.end, Some(ConnectionEnd::Broken(_) | ConnectionEnd::Violation(_)));
+        if is_bad || self.engine.in_flight() > 0 && self.is_gone() {
+            self.drop_answers();
         }
+    }
+
+    /// Whether the client has closed both directions.
+    fn is_gone(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.hangup() == Hangup::All)
     }
 
     /// Takes every whole request that was received.

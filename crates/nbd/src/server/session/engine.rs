@@ -41,7 +41,8 @@ const STATUS_REPLY: usize = EXTENTS * size_of::<Extent>();
 const SURVEYS: usize = 4;
 /// What a survey counts as among the work of a connection: as so many requests.
 const SURVEY_WORK: u64 = 32;
-/// Requests in flight whose answers are taken in one go; surveys count as above.
+/// Requests in flight, of those that change something and of the others, whose answers are taken in one go;
+/// surveys count as above.
 const ANSWERS: u64 = 128;
 /// Faults of the device that one connection may write into the log.
 const LOGGED_FAULTS: u32 = 16;
@@ -63,6 +64,8 @@ pub(super) struct EngineSetup {
     pub(super) goes_on_elsewhere: bool,
 }
 
+type InFlight = FuturesUnordered<BoxFuture<'static, Completion>>;
+
 /// The requests of one connection.
 pub(super) struct Engine {
     terms: EngineSetup,
@@ -75,7 +78,12 @@ pub(super) struct Engine {
     pub(super) timer: Timer,
     observing: Observing,
     head: Vec<u8>,
-    waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
+    /// Requests in flight that change what later ones find, or make that durable.
+    changes: InFlight,
+    /// The others: they may be abandoned.
+    reads: InFlight,
+    /// What these hold of `charged`.
+    charged_reads: usize,
     /// Who may survey.
     surveys: Arc<Semaphore>,
     charged: usize,
@@ -98,6 +106,18 @@ struct Completion {
     free: Option<Vec<u8>>,
 }
 
+/// A request that has been answered, if there is one.
+#[inline]
+fn poll_one(in_flight: &mut InFlight, cx: &mut Context<'_>) -> Option<Completion> {
+    if in_flight.is_empty() {
+        return None; // asking costs locked instructions
+    }
+    match in_flight.poll_next_unpin(cx) {
+        Poll::Ready(completion) => completion,
+        Poll::Pending => None,
+    }
+}
+
 impl Engine {
     pub(super) fn new(terms: EngineSetup) -> Self {
         Self {
@@ -112,7 +132,9 @@ impl Engine {
             tally: Traffic::default(),
             timer: Timer::new(),
             head: Vec::with_capacity(64),
-            waiting: FuturesUnordered::new(),
+            changes: FuturesUnordered::new(),
+            reads: FuturesUnordered::new(),
+            charged_reads: 0,
             surveys: Arc::new(Semaphore::new(SURVEYS)),
             charged: 0,
             faults: 0,
@@ -132,7 +154,21 @@ impl Engine {
 
     /// How many requests are in flight.
     pub(super) fn in_flight(&self) -> usize {
-        self.waiting.len()
+        self.changes.len() + self.reads.len()
+    }
+
+    /// Whether a request in flight may still change something behind what others do.
+    pub(super) fn has_changes_in_flight(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Gives up the requests in flight that change nothing: nobody takes their answers, and a store that is away may
+    /// hold them for long.
+    pub(super) fn abandon_reads(&mut self) {
+        if !self.reads.is_empty() {
+            self.reads = FuturesUnordered::new();
+            self.charged -= std::mem::take(&mut self.charged_reads);
+        }
     }
 
     /// Whether this request may be let in now.
@@ -146,7 +182,7 @@ impl Engine {
         let held = self.charged + self.replies.unsent();
         let needed = (held as u64).saturating_add(payload.min(self.max_payload()));
         (held == 0 || needed <= self.terms.in_flight_bytes as u64)
-            && self.waiting.len() < MOST_WAITING
+            && self.in_flight() < MOST_WAITING
             && self.held.covers(needed)
     }
 
@@ -314,7 +350,13 @@ impl Engine {
         let device = Arc::clone(&self.terms.device);
         let (longest, since) = (self.longest, self.timer.now());
         let surveys = work.is_survey().then(|| Arc::clone(&self.surveys));
-        self.waiting.push(Box::pin(async move {
+        let in_flight = if work.changes() {
+            &mut self.changes
+        } else {
+            self.charged_reads += charge;
+            &mut self.reads
+        };
+        in_flight.push(Box::pin(async move {
             let _turn = match &surveys {
                 Some(surveys) => surveys.acquire().await.ok(),
                 None => None,
@@ -327,12 +369,17 @@ impl Engine {
     /// Takes the answers of requests in flight, up to a bound; `None` when there was none, and else
     /// there may be more. Gives the work of those that did not count as any when they were taken.
     pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Option<u64> {
-        if self.waiting.is_empty() {
-            return None; // asking costs locked instructions
-        }
         let (mut answers, mut surveyed) = (0, None);
         while answers < ANSWERS
-            && let Poll::Ready(Some(completion)) = self.waiting.poll_next_unpin(cx)
+            && let Some(completion) = poll_one(&mut self.changes, cx)
+        {
+            answers += 1;
+            surveyed = Some(0);
+            self.complete(completion);
+        }
+        answers = 0;
+        while answers < ANSWERS
+            && let Some(completion) = poll_one(&mut self.reads, cx)
         {
             let work = if completion.work.is_survey() { SURVEY_WORK } else { 0 };
             answers += work.max(1);
@@ -345,6 +392,9 @@ impl Engine {
     fn complete(&mut self, completion: Completion) {
         let Completion { work, since, charge, result, free } = completion;
         self.charged -= charge;
+        if !work.changes() {
+            self.charged_reads -= charge;
+        }
         let timed = work.kind.operation().filter(|_| result.is_ok());
         let took = timed.map(|operation| self.timer.waited(&self.terms.meter, operation, since));
         self.observing.waited(since, took, work, result.is_err());

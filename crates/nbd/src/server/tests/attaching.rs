@@ -256,6 +256,84 @@ async fn a_new_connection_waits_for_what_the_device_still_does_for_a_lost_one() 
     }
 }
 
+type Gated = ScriptedDevice<Memory, fn(Operation) -> Fault>;
+
+/// A device whose reads of half of it wait until they are released.
+fn holding_long_reads() -> Arc<Gated> {
+    let plan: fn(Operation) -> Fault = |operation| match operation {
+        Operation::Read(span) if span.len() == SIZE / 2 => Fault::Hold,
+        _ => Fault::None,
+    };
+    Arc::new(ScriptedDevice::new(Memory::new(SIZE), plan))
+}
+
+/// Begins a read that is held.
+async fn begin_held_read(old: &mut Prober<Box<dyn Socket>>, gated: &Gated) {
+    old.post(&request(command::READ, 0, 0, SIZE / 2), &[]).await;
+    gated.calls.until(|log| log.held == 1).await;
+}
+
+#[tokio::test]
+async fn a_new_connection_does_not_wait_for_a_read_of_the_one_whose_place_it_takes() {
+    for closes in [true, false] {
+        let gated = holding_long_reads();
+        let daemon = Daemon::of(true, ServerLimits::default(), Arc::clone(&gated)).await;
+        let mut old = attach_in_place(&daemon, 1).await;
+        begin_held_read(&mut old, &gated).await;
+        if closes {
+            old.stream.shutdown().await.unwrap();
+        }
+        let mut new = attach_in_place(&daemon, 2).await;
+        write_and_flush(&mut new, 2).await;
+        assert!(old.is_closed().await, "its read keeps it");
+        gated.calls.until(|log| log.held == 0).await;
+        assert_all(gated.inner(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_system_that_begins_anew_does_not_wait_for_a_read_of_the_one_before() {
+    let gated = holding_long_reads();
+    let daemon = Daemon::of(true, ServerLimits::default(), Arc::clone(&gated)).await;
+    let mut old = attach(&daemon).await;
+    begin_held_read(&mut old, &gated).await;
+    let mut new = greet(&daemon).await;
+    say(&mut new, &OptionRequest::Reinstate(Reinstatement { id: [8; 16], number: 1 })).await;
+    say(&mut new, &OptionRequest::InitialContact).await;
+    say(&mut new, &go("disk")).await;
+    write_and_flush(&mut new, 2).await;
+    assert!(old.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_new_connection_does_not_wait_for_a_read_of_one_that_was_closed() {
+    for tcp in [false, true] {
+        let gated = holding_long_reads();
+        let daemon = Daemon::of(tcp, ServerLimits::default(), Arc::clone(&gated)).await;
+        let mut old = attach(&daemon).await;
+        begin_held_read(&mut old, &gated).await;
+        // Of its sending side alone: it still takes the answer.
+        old.stream.shutdown().await.unwrap();
+        let mut new = attach(&daemon).await;
+        write_and_flush(&mut new, 2).await;
+        gated.calls.release(1);
+        let answer = old.reply(SIZE as usize / 2).await;
+        assert_eq!((answer.error, answer.data.len() as u64), (0, SIZE / 2));
+        assert!(old.is_closed().await);
+    }
+}
+
+#[tokio::test]
+async fn a_read_ends_when_its_client_has_gone() {
+    let gated = holding_long_reads();
+    let daemon = Daemon::of(false, ServerLimits::default(), Arc::clone(&gated)).await;
+    let mut old = attach(&daemon).await;
+    begin_held_read(&mut old, &gated).await;
+    drop(old);
+    gated.calls.until(|log| log.held == 0).await;
+    write_and_flush(&mut attach(&daemon).await, 2).await;
+}
+
 #[tokio::test]
 async fn connections_that_are_used_side_by_side_all_go_on() {
     for tcp in [false, true] {

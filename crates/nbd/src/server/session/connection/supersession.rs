@@ -3,7 +3,8 @@
 //!
 //! It settles when nothing of it is at the device and nothing of it is unread: then no old request can
 //! land behind those of the newer connection, which waits until then. An old connection whose peer has
-//! hung up takes nothing more. One that is silent may be left over from a broken network, or be one of
+//! hung up takes nothing more, and settles when nothing of it that changes something is at the device: a read that
+//! a store holds up keeps nobody waiting. One that is silent may be left over from a broken network, or be one of
 //! several that its client uses side by side. It is alive when its client sends more after it got an
 //! answer, and then it goes on: requests that a client has under way on two connections have no order.
 //! One that gets an answer, or owes the rest of a request, or does not take its answers, and then sends
@@ -75,10 +76,12 @@ impl OpenQuestion {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Its client has attached anew, and waits until this connection has settled.
     pub(in crate::server) fn ask_to_settle(&mut self, demand: SettleRequest) {
-        if demand.is_to_end() && !matches!(self.receiving, Receiving::Closed) {
-            self.drop_what_is_left();
-            // Nobody is there to take them: a full socket must not hold up who takes its place.
-            self.engine.replies.clear();
+        if demand.is_to_end() {
+            if !matches!(self.receiving, Receiving::Closed) {
+                self.drop_what_is_left();
+            }
+            // Nobody is there to take them: neither a full socket nor a store may hold up who takes its place.
+            self.drop_answers();
         }
         self.supersession = Supersession::Open(Box::new(OpenQuestion {
             demand,
@@ -174,7 +177,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         let at_a_request =
             matches!(self.receiving, Receiving::Header) && self.input.data().is_empty();
         let nothing_unread = || at_a_request && self.drained && self.unread() == 0;
-        if !in_flight && (closed || nothing_unread()) {
+        let settled = match closed {
+            true => !self.engine.has_changes_in_flight(),
+            false => !in_flight && nothing_unread(),
+        };
+        if settled {
             return self.answer_request_to_settle(Supersession::Settled);
         }
         if self.has_sent_more() {
