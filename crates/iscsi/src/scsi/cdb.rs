@@ -308,6 +308,13 @@ impl Command {
                 | Self::OrWrite { .. }
         )
     }
+
+    /// Whether it leaves anything behind that others find: what the disk holds, what of that is durable, and who has
+    /// reserved it.
+    pub fn lasts(&self) -> bool {
+        let releases = matches!(self, Self::Release { .. } | Self::SynchronizeCache { .. });
+        self.changes() || self.reserves() || releases
+    }
 }
 
 #[cfg(test)]

@@ -188,13 +188,24 @@ impl<'a> FullFeatureSession<'a> {
         }
     }
 
-    /// Waits for what was begun. What was not begun is dropped.
+    /// Waits for what was begun and leaves something behind. What was not begun is dropped, and so is what only reads:
+    /// nobody takes its answer, and a store that is away may hold it for long.
     pub(super) async fn settle(&mut self) {
         self.collecting.clear();
         self.queue.clear();
-        while let Some(done) = self.futures.next().await {
+        while self.leaves_something_behind()
+            && let Some(done) = self.futures.next().await
+        {
             self.done(done);
         }
+        self.futures.clear();
+    }
+
+    /// Whether anything that was begun may still change what others find.
+    fn leaves_something_behind(&self) -> bool {
+        let mut all = self.running.values().chain(self.abandoned.values());
+        let lasts = |running: &RunningCommand| running.command.is_ok_and(|command| command.lasts());
+        self.resetting > 0 || all.any(lasts)
     }
 
     /// The numbers of an answer, which counts.

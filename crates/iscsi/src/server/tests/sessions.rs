@@ -1,9 +1,9 @@
 //! Sessions that begin anew, that end, and that are asked to.
 
-use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
+use super::rig::{Initiator, READY, Rig, SIZE, await_writes, gated_disk, read, write};
 use crate::codec::{text, u32_at};
 use crate::{InitiatorLimits, SessionEnding};
-use block::{Memory, ScriptedDevice};
+use block::{Fault, Memory, Operation, ScriptedDevice};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,28 @@ async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_f
     while old.receive().await.is_some() {}
     assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
     assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
+}
+
+#[tokio::test]
+async fn no_login_waits_for_the_reads_of_an_older_session() {
+    let plan: fn(Operation) -> Fault = |operation| match operation {
+        Operation::Read(_) => Fault::Hold,
+        _ => Fault::None,
+    };
+    // A session that is begun anew, and one whose connection has ended.
+    for (isid, closes) in [(1, false), (2, true)] {
+        let disk = Arc::new(ScriptedDevice::new(Memory::new(SIZE), plan));
+        let limits = InitiatorLimits { login_deadline: MOMENT * 33, ..InitiatorLimits::default() };
+        let rig = Rig::of(Arc::clone(&disk) as _, limits, None).await;
+        let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
+        old.begin(read(0, 1), 512, &[]).await;
+        disk.calls.until(|log| log.held == 1).await;
+        let _open = (!closes).then_some(old);
+        let mut new = Initiator::log_in(&rig, "a", isid, &[]).await;
+        assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
+        assert_eq!(disk.calls.log().held, 0, "the read goes on");
+        assert_eq!(new.ask(write(0, 1), 0, &[2; 512]).await.status(), 0);
+    }
 }
 
 #[tokio::test]
@@ -82,7 +104,7 @@ async fn sessions_that_are_used_side_by_side_do_not_wait_for_each_other() {
 #[tokio::test]
 async fn machines_of_one_image_do_not_end_each_others_sessions() {
     let secrets = Some("alice:open sesame!!");
-    let disk = Arc::new(Memory::new(super::rig::SIZE));
+    let disk = Arc::new(Memory::new(SIZE));
     let rig = Rig::of(disk, InitiatorLimits::default(), secrets).await;
     let alice = ("alice", "open sesame!!");
     let mut sessions = Vec::new();
@@ -186,7 +208,7 @@ fn persistent_out(action: u8, kind: u8) -> [u8; 16] {
 
 #[tokio::test]
 async fn who_may_only_read_reserves_nothing_and_resets_nobody_else() {
-    let disk = ScriptedDevice::noting(Memory::new(super::rig::SIZE)).with_read_only(true);
+    let disk = ScriptedDevice::noting(Memory::new(SIZE)).with_read_only(true);
     let rig = Rig::of(Arc::new(disk), InitiatorLimits::default(), None).await;
     let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut second = Initiator::log_in(&rig, "a", 2, &[]).await;
@@ -225,7 +247,7 @@ async fn a_session_that_is_cut_off_leaves_no_reservation() {
 #[tokio::test]
 async fn a_client_has_no_more_connections_than_it_may_and_may_begin_a_session_anew() {
     let limits = InitiatorLimits { client_connections: 2, ..InitiatorLimits::default() };
-    let rig = Rig::of(Arc::new(Memory::new(super::rig::SIZE)), limits, None).await;
+    let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
     let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut discovery = Initiator::connect(&rig).await;
     discovery.offer("a", 2, &[("SessionType", "Discovery")]).await;
@@ -245,7 +267,7 @@ async fn a_client_has_no_more_connections_than_it_may_and_may_begin_a_session_an
 #[tokio::test]
 async fn a_discovery_session_that_is_silent_ends_and_others_do_not() {
     let limits = InitiatorLimits { discovery_silence: MOMENT * 10, ..InitiatorLimits::default() };
-    let rig = Rig::of(Arc::new(Memory::new(super::rig::SIZE)), limits, None).await;
+    let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
     let mut session = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut discovery = Initiator::connect(&rig).await;
     discovery.offer("a", 2, &[("SessionType", "Discovery")]).await;
