@@ -57,6 +57,8 @@ impl Sense {
     pub const RESET: Self = Self::new(UNIT_ATTENTION, 0x29, 0x03);
     /// The disk grew.
     pub const CAPACITY_CHANGED: Self = Self::new(UNIT_ATTENTION, 0x2a, 0x09);
+    /// Another initiator cleared the task set.
+    pub const COMMANDS_CLEARED: Self = Self::new(UNIT_ATTENTION, 0x2f, 0x00);
     /// Another initiator took the reservation.
     pub const RESERVATIONS_PREEMPTED: Self = Self::new(UNIT_ATTENTION, 0x2a, 0x03);
     /// The reservation was released.

@@ -159,14 +159,30 @@ impl Unit {
     /// Resets the unit on behalf of `by`: all initiators' commands are aborted and the others are told, an
     /// SPC-2 reservation ends. What comes out is ready when nothing that came before changes anything any more.
     pub fn reset(&self, by: &Nexus) -> BoxFuture<'static, ()> {
+        self.abort_all(by, Sense::RESET, Reservations::reset)
+    }
+
+    /// Clears the task set on behalf of `by`, which all initiators share (TST is 0): what a reset does, but for the
+    /// reservations. What comes out is ready when nothing that came before changes anything any more.
+    pub fn clear_task_set(&self, by: &Nexus) -> BoxFuture<'static, ()> {
+        self.abort_all(by, Sense::COMMANDS_CLEARED, |_| ())
+    }
+
+    /// Aborts all initiators' commands on behalf of `by`; the others are told of it as `told`.
+    fn abort_all(
+        &self,
+        by: &Nexus,
+        told: Sense,
+        end_reservations: impl FnOnce(&mut Reservations),
+    ) -> BoxFuture<'static, ()> {
         let nexuses: Vec<_> = self.nexuses.lock().iter().filter_map(Weak::upgrade).collect();
         // First: what would reserve the unit, or take a condition that is told, is out of date from here on.
         for nexus in &nexuses {
             nexus.epoch.fetch_add(1, SeqCst);
         }
-        self.reservations(Reservations::reset);
+        self.reservations(end_reservations);
         for nexus in nexuses.iter().filter(|nexus| !std::ptr::eq(nexus.as_ref(), by)) {
-            nexus.attend(Sense::RESET);
+            nexus.attend(told);
             nexus.resets.notify_one();
         }
         let changes = Arc::clone(&self.changes);
@@ -200,9 +216,9 @@ pub struct Nexus {
     attentions: Mutex<VecDeque<Sense>>,
     /// Whether there are any, for a look without a lock.
     attention: AtomicBool,
-    /// Another initiator reset the unit.
+    /// Another initiator reset the unit, or cleared its task set.
     pub resets: Notify,
-    /// How often the unit was reset.
+    /// How often all of the initiator's commands were aborted.
     epoch: AtomicU64,
 }
 
@@ -212,7 +228,7 @@ impl Nexus {
         self.device.size() / u64::from(self.block)
     }
 
-    /// How often the unit was reset: a command that came at another epoch than this one is aborted.
+    /// How often all of its commands were aborted, by a reset for example: a command that came at another epoch than this one is aborted.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }

@@ -46,12 +46,15 @@ impl FullFeatureSession<'_> {
                 let waits = self.abort(|wire, _| wire.tag == wanted);
                 self.wait_for(tag, waits, if found { 0 } else { 1 });
             }
-            2 | 4 => {
+            2 => {
                 let waits = self.abort(|wire, _| is_first(&wire.lun));
                 self.wait_for(tag, waits, 0);
             }
-            5..=7 => {
-                let over = nexus.unit.reset(&nexus);
+            4..=7 => {
+                let over = match manage.function {
+                    4 => nexus.unit.clear_task_set(&nexus),
+                    _ => nexus.unit.reset(&nexus),
+                };
                 self.heed_resets();
                 self.resetting += 1;
                 self.futures.push(over.map(move |()| SessionEvent::Reset(tag)).boxed());

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
+const CLEAR_TASK_SET: u8 = 4;
 const RESET_UNIT: u8 = 5;
 
 const COMPLETE: u8 = 0;
@@ -128,6 +129,28 @@ async fn a_reset_ends_the_commands_of_all_sessions_and_tells_the_others() {
     let told = other.ask(READY, 0, &[]).await;
     assert_eq!((told.status(), told.sense().0, told.sense().1), (2, 6, 0x29));
     assert_eq!(one.ask(READY, 0, &[]).await.status(), 0, "who resets is not told");
+}
+
+#[tokio::test]
+async fn a_cleared_task_set_is_that_of_all_sessions_and_leaves_the_reservation() {
+    let (rig, gated) = gated().await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut other = Initiator::log_in(&rig, "b", 1, &[]).await;
+    other.begin(write(0, 1), 0, &[1; 512]).await;
+    await_writes(&gated, 1).await;
+    let reserve = [0x16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(one.ask(reserve, 0, &[]).await.status(), 0);
+    let clear = one.manage(CLEAR_TASK_SET, NO_TAG).await;
+    let ping = one.ping().await;
+    assert_eq!(one.receive().await.expect("an answer").tag(), ping, "the write is under way");
+    gated.calls.release(1);
+    let answer = one.receive().await.expect("an answer");
+    assert_eq!((answer.opcode(), answer.tag(), answer.reason()), (0x22, clear, COMPLETE));
+    // Its write is not answered; it is told why.
+    let told = other.ask(READY, 0, &[]).await;
+    assert_eq!((told.status(), told.sense()), (2, (6, 0x2f, 0)));
+    assert_eq!(other.ask(READY, 0, &[]).await.status(), 0x18, "it is reserved still");
+    assert_eq!(one.ask(READY, 0, &[]).await.status(), 0, "who clears is not told");
 }
 
 #[tokio::test]
