@@ -51,7 +51,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// way back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitiatorLimits {
-    /// Connections at a time; more are closed at once. A quarter of them may be in their login: when there are
+    /// Connections at a time by all listeners; more are closed at once. A quarter of them may be in their login: when there are
     /// more, the oldest of them is closed of the address that has the most.
     pub connections: usize,
     /// Connections at a time of one client, which is told apart as [`crate::Initiator::identity`] has it; more are
@@ -210,18 +210,17 @@ impl Server {
         told: &mut Option<Instant>,
     ) {
         let now = Instant::now();
-        if clients.len() >= self.inner.limits.connections {
+        let Some(place) = ConnectionPlace::take(&self.inner) else {
             self.inner.counts.refused.fetch_add(1, Relaxed);
             if told.is_none_or(|told| now - told >= TELL_AGAIN) {
                 *told = Some(now); // a storm must not fill the log
                 tracing::warn!(%peer, "refused: too many iSCSI connections");
             }
             return;
-        }
-        let (inner, orders) = (Arc::clone(&self.inner), orders.clone());
+        };
+        let orders = orders.clone();
         clients.spawn(async move {
-            let _counted = Counted::new(&inner.counts.connections);
-            if let Err(why) = connection::serve(&inner, stream, peer, orders).await {
+            if let Err(why) = connection::serve(&place.0, stream, peer, orders).await {
                 tracing::debug!(%peer, %why, "iSCSI connection ended");
             }
         });
@@ -231,6 +230,24 @@ impl Server {
 fn note_panic(ended: &std::result::Result<(), tokio::task::JoinError>) {
     if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         tracing::error!("an iSCSI connection was lost by a fault of the program");
+    }
+}
+
+/// A connection's place among those of all listeners; free again when it is dropped.
+struct ConnectionPlace(Arc<Inner>);
+
+impl ConnectionPlace {
+    fn take(inner: &Arc<Inner>) -> Option<Self> {
+        let most = inner.limits.connections as u64;
+        let one_more = |connections| (connections < most).then_some(connections + 1);
+        inner.counts.connections.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        Some(Self(Arc::clone(inner)))
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.0.counts.connections.fetch_sub(1, Relaxed);
     }
 }
 

@@ -149,6 +149,14 @@ impl Rig {
         self.stop = Some(stop);
     }
 
+    /// Has the server serve by another listener, too, which initiators use from now on.
+    pub(super) async fn listen_beside(&mut self) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        let serves = self.server.clone();
+        self.serving.spawn(async move { serves.serve(listener, std::future::pending()).await });
+    }
+
     /// Has the server ask everybody to log out.
     pub(super) fn begin_stop(&mut self) {
         drop(self.stop.take());

@@ -245,6 +245,24 @@ async fn a_session_that_is_cut_off_leaves_no_reservation() {
 }
 
 #[tokio::test]
+async fn all_listeners_together_have_no_more_connections_than_the_server_may() {
+    let limits = InitiatorLimits { connections: 1, ..InitiatorLimits::default() };
+    let mut rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
+    let mut one = Initiator::log_in(&rig, "a", 1, &[]).await;
+    rig.listen_beside().await;
+    assert!(Initiator::connect(&rig).await.receive().await.is_none(), "one too many");
+    assert_eq!(rig.server.counters().refused, 1, "it was let in");
+    assert_eq!(one.ask(READY, 0, &[]).await.status(), 0);
+    one.log_out().await;
+    assert_eq!(one.receive().await.expect("an answer").opcode(), 0x26);
+    assert!(one.receive().await.is_none());
+    while rig.server.counters().connections > 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(Initiator::log_in(&rig, "a", 1, &[]).await);
+}
+
+#[tokio::test]
 async fn a_client_has_no_more_connections_than_it_may_and_may_begin_a_session_anew() {
     let limits = InitiatorLimits { client_connections: 2, ..InitiatorLimits::default() };
     let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
