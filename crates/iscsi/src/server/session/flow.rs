@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// How long an initiator is asked to take until it logs out, in seconds.
 const LEAVE_SECONDS: u16 = 3;
+/// The longest that a session waits until its client's limits are asked again: they may have changed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl FullFeatureSession<'_> {
     /// Serves the initiator until the session ends. Commands may be under way still.
@@ -67,7 +69,7 @@ impl FullFeatureSession<'_> {
             };
             let held_back = self.start();
             if let Some(wait) = held_back {
-                pause.as_mut().reset(Instant::now() + wait);
+                pause.as_mut().reset(Instant::now() + wait.min(LONGEST_PAUSE));
             }
             send(&mut self.output, stream).await.map_err(broken)?;
             let unsent = self.output.unsent().len();

@@ -2,6 +2,7 @@
 
 mod digests;
 mod hostility;
+mod pace;
 mod rig;
 mod sessions;
 mod tasks;

@@ -7,7 +7,7 @@ use crate::codec::{Digests, HEADER, PduCut, RequestPdu, cut, text, u32_at};
 use crate::{Attachment, InitiatorLimits, Secrets, Server, SessionEnding, Targets};
 use async_trait::async_trait;
 use block::{Device, Fault, Memory, Operation, Result, ScriptedDevice};
-use nbd::server::Processors;
+use nbd::server::{ClientPace, Processors};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,10 +48,12 @@ pub(super) struct Shelf {
     endings: Arc<Mutex<Vec<SessionEnding>>>,
     /// The record of its reservations.
     kept: Arc<Mutex<Option<String>>>,
+    pace: Option<ClientPace>,
 }
 
 struct Open {
     device: Arc<dyn Device>,
+    pace: Option<ClientPace>,
     endings: Arc<Mutex<Vec<SessionEnding>>>,
 }
 
@@ -64,7 +66,7 @@ impl Targets for Shelf {
     async fn attach(&self, name: &str, _: &crate::Initiator) -> Result<Box<dyn Attachment>> {
         assert_eq!(name, "disk");
         let (device, endings) = (Arc::clone(&self.device), Arc::clone(&self.endings));
-        Ok(Box::new(Open { device, endings }))
+        Ok(Box::new(Open { device, pace: self.pace.clone(), endings }))
     }
 
     async fn kept_reservations(&self, identity: &str) -> Result<Option<String>> {
@@ -98,6 +100,10 @@ impl Attachment for Open {
         IDENTITY.to_owned()
     }
 
+    fn pace(&self) -> Option<ClientPace> {
+        self.pace.clone()
+    }
+
     async fn close(self: Box<Self>, ending: SessionEnding) {
         self.endings.lock().unwrap().push(ending);
     }
@@ -125,11 +131,26 @@ impl Rig {
         limits: InitiatorLimits,
         secrets: Option<&str>,
     ) -> Self {
+        Self::with(device, limits, secrets, None).await
+    }
+
+    /// A server of a disk in memory whose initiators go at this pace.
+    pub(super) async fn paced(pace: ClientPace) -> Self {
+        let device = Arc::new(Memory::new(SIZE));
+        Self::with(device, InitiatorLimits::default(), None, Some(pace)).await
+    }
+
+    async fn with(
+        device: Arc<dyn Device>,
+        limits: InitiatorLimits,
+        secrets: Option<&str>,
+        pace: Option<ClientPace>,
+    ) -> Self {
         let endings = Arc::default();
         let kept = Arc::default();
         let secrets = secrets.map(|text| Arc::new(Secrets::parse(text).unwrap()));
         let shelf =
-            Shelf { device, secrets, endings: Arc::clone(&endings), kept: Arc::clone(&kept) };
+            Shelf { device, secrets, endings: Arc::clone(&endings), kept: Arc::clone(&kept), pace };
         let server = Server::new(Arc::new(shelf), limits, Processors::new(2));
         let address = (Ipv4Addr::UNSPECIFIED, 0).into();
         let serving = JoinSet::new();
@@ -271,6 +292,8 @@ impl Initiator {
     }
 
     fn on(stream: TcpStream) -> Self {
+        // Nothing waits for an acknowledgement: no time passes for that where the clock is paused.
+        stream.set_nodelay(true).unwrap();
         let (digests, input) = (Digests::default(), Vec::new());
         Self { stream, digests, input, cmd_sn: 1, tag: 100, stat_sn: None }
     }
