@@ -453,23 +453,26 @@ test("media are shown, written, verified and cleared, and a name of theirs is te
   await medium.getByRole("heading", { name: odd }).waitFor();
   assert.equal(await page.locator("img").count(), 0);
   const asked = dialog(page);
-  const write = async (names, size) => {
+  const write = async (names, size, make = true) => {
     await button(page, "Write…").click();
     await asked.getByLabel("Images, disks and machines").fill(names);
     await asked.getByLabel("Room").fill(size);
+    if (make) await asked.getByLabel("Make a medium of this directory").check();
     await asked.getByRole("button", { name: "Write", exact: true }).click();
   };
-  await write("idle nosuch", "");
-  await asked.getByRole("alert").filter({ hasText: "nosuch" }).waitFor();
-  await page.keyboard.press("Escape");
-  await write("idle", "1MiB");
-  await asked.getByRole("alert").filter({ hasText: "Room is 16 MiB at the least." }).waitFor();
-  await page.keyboard.press("Escape");
+  const refused = async (why) => {
+    await asked.getByRole("alert").filter({ hasText: why }).waitFor();
+    await page.keyboard.press("Escape");
+    await asked.waitFor({ state: "hidden" });
+  };
   // A directory is made a medium by who says so: it may be the place of one that is not mounted.
+  await write("idle odd", "64MiB", false);
+  await refused("mount the medium there");
+  await write("idle nosuch", "");
+  await refused("nosuch");
+  await write("idle", "1MiB");
+  await refused("Room is 16 MiB at the least.");
   await write("idle odd", "64MiB");
-  await asked.getByRole("alert").filter({ hasText: "mount the medium there" }).waitFor();
-  await asked.getByLabel("Make a medium of this directory").check();
-  await asked.getByRole("button", { name: "Write", exact: true }).click();
   await asked.waitFor({ state: "hidden" });
   await medium.locator(".doing").filter({ hasText: "idle:1: all of it." }).waitFor();
   await medium.getByRole("rowheader", { name: /^idle/ }).waitFor();
