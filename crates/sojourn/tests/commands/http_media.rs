@@ -114,7 +114,7 @@ fn a_place_that_the_configuration_does_not_name_is_none_and_each_kind_has_its_ve
     api.post(&operator, &at(&encoded, "write"), json!({"names": ["debian"]})).is(403);
     // A directory becomes a medium where that is meant, and it is not the place of one that is not mounted.
     let refused = api.post(&admin, &at(&encoded, "write"), json!({"names": ["debian"]})).is(409);
-    assert!(refused["error"].as_str().unwrap().contains("mount"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("mount"), "{refused}");
     let body = json!({"names": ["debian"], "make": true});
     api.post(&admin, &at(&encoded, "write"), body).is(200);
     assert_eq!(api.get(&admin, &format!("/media/{encoded}")).is(200)["holds"][0]["name"], "debian");
