@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
+use sojourn_tests::counting::{is_alive, numbers};
 use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require, tool};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -47,7 +48,8 @@ fn what_a_machine_elsewhere_runs_from_is_not_removed() {
     machine.wait_for_numbers(1);
     assert!(here.fails(4, &["vm", "remove", "work@1"]).contains("work@1 is in use"));
     assert_eq!(machine.suspend()["parcel"], "work@2");
-    let first = machine.numbers();
+    // As one text: it may have been stopped in the middle of a line.
+    let mut told = machine.console();
     let moved = CountingMachine::of(&there, "work");
     assert_eq!(moved.vm("resume")["parcel"], "work@2");
     moved.wait_for_numbers(2);
@@ -67,18 +69,15 @@ fn what_a_machine_elsewhere_runs_from_is_not_removed() {
 
     moved.wait_for_numbers(2);
     assert_eq!(moved.suspend()["parcel"], "work@3");
-    let second = moved.numbers();
+    told.push_str(&moved.console());
     assert_eq!(machine.show()["state"], "suspended");
     here.run(&["vm", "remove", "work@2"]);
     here.run(&["gc", "--grace", "0s"]);
     let said = machine.console().len();
     machine.vm("resume");
     machine.wait_for_number_after(said);
-    let third = sojourn_tests::counting::numbers(&machine.console()[said..]);
-    let mut all = first;
-    all.0.extend(second.0);
-    all.0.extend(third.0);
-    all.assert_whole();
+    told.push_str(&machine.console()[said..]);
+    numbers(&told).assert_whole();
 }
 
 #[test]
@@ -226,7 +225,7 @@ fn of_two_who_resume_a_machine_at_once_one_does() {
     machine.wait_for("TICK", said);
     machine.wait_for_numbers(2);
     // From its start or from where it was: one machine, counting without a gap.
-    let numbers = sojourn_tests::counting::numbers(&machine.console()[said..]);
+    let numbers = numbers(&machine.console()[said..]);
     let first = numbers.0[0];
     assert!(numbers.0.iter().copied().eq(first..=numbers.last()), "{numbers:?}");
 }
@@ -292,7 +291,8 @@ fn eight_clones_of_a_parcel_count_on_at_once_each_on_its_own() {
     let machine = CountingMachine::started(&here, "work");
     machine.type_in("!");
     machine.suspend();
-    let first = machine.numbers();
+    // As one text with what each of them says: it may have been stopped in the middle of a line.
+    let first = machine.console();
     let before = stored_bytes(&here);
     let names: Vec<String> = (1..=8).map(|number| format!("clone{number}")).collect();
     for name in &names {
@@ -319,8 +319,7 @@ fn eight_clones_of_a_parcel_count_on_at_once_each_on_its_own() {
     clones.iter().enumerate().for_each(|(more, clone)| clone.wait_for_numbers(more + 1));
     for clone in &clones {
         clone.suspend();
-        let mut all = first.clone();
-        all.0.extend(clone.numbers().0);
+        let all = numbers(&format!("{first}{}", clone.console()));
         all.assert_whole();
         let on_disk = number_on_disk(&here, clone.name());
         // It may have been stopped between writing a number and saying it.
@@ -365,7 +364,7 @@ fn a_machine_goes_on_from_any_of_its_parcels_wherever_it_is() {
         let said = machine.console().len();
         at.run(&["vm", "resume", &parcel]);
         machine.wait_for_number_after(said);
-        let first = sojourn_tests::counting::numbers(&machine.console()[said..]).0[0];
+        let first = numbers(&machine.console()[said..]).0[0];
         // The line that was being said at that moment ends here.
         let expected = last[number] + 1;
         assert!((expected..=expected + 1).contains(&first), "{parcel}: {first}, not {expected}");
@@ -390,7 +389,7 @@ fn what_a_machine_did_since_its_parcel_is_thrown_away() {
     let said = machine.console().len();
     machine.vm("resume");
     machine.wait_for_number_after(said);
-    let again = sojourn_tests::counting::numbers(&machine.console()[said..]);
+    let again = numbers(&machine.console()[said..]);
     assert!((before..=kept + 2).contains(&again.0[0]), "{before} {kept} {again:?}");
     // A machine that does not run, too.
     machine.wait_for_numbers(2);
@@ -506,7 +505,7 @@ fn a_suspension_returns_before_it_is_in_the_store_and_goes_up_behind() {
     assert!(here.fails(4, &["vm", "suspend", "work"]).contains("suspend it there"));
     // A line may have been cut by the suspension: its end was said there.
     let said = machine.console() + &moved.console();
-    sojourn_tests::counting::numbers(&said).assert_whole();
+    numbers(&said).assert_whole();
 }
 
 #[test]
@@ -515,7 +514,6 @@ fn a_machine_goes_on_here_from_what_is_not_in_the_store() {
     let (here, there) = two_homes();
     let machine = CountingMachine::started(&here, "work");
     assert_eq!(machine.suspend()["parcel"], "work@1");
-    let mut all = machine.numbers();
     let said = machine.console().len();
     machine.vm("resume");
     machine.type_in("!");
@@ -528,14 +526,11 @@ fn a_machine_goes_on_here_from_what_is_not_in_the_store() {
     machine.vm("resume");
     machine.wait_for_numbers(3);
     let stored = machine.suspend();
-    let numbers = sojourn_tests::counting::numbers(&machine.console()[said..]);
-    all.0.extend(numbers.0);
-    all.assert_whole();
+    machine.numbers().assert_whole();
     let moved = CountingMachine::of(&there, "work");
     assert_eq!(moved.vm("resume")["parcel"], stored["parcel"]);
     moved.wait_for_numbers(2);
-    all.0.extend(moved.numbers().0);
-    all.assert_whole();
+    numbers(&(machine.console() + &moved.console())).assert_whole();
     for home in [&here, &there] {
         let report = home.json(&["verify"]);
         assert_eq!(report["faults"].as_array().map(Vec::len), Some(0), "{report}");
@@ -549,7 +544,7 @@ fn what_was_not_in_the_store_when_its_keeper_was_killed_goes_up_later() {
     let (here, there) = two_homes();
     let machine = CountingMachine::started(&here, "work");
     machine.suspend();
-    let mut all = machine.numbers();
+    let mut told = machine.console();
     let mut at = [&here, &there].into_iter().cycle();
     at.next();
     // Killed at any instant of it: a little later each time.
@@ -565,9 +560,9 @@ fn what_was_not_in_the_store_when_its_keeper_was_killed_goes_up_later() {
         std::thread::sleep(Duration::from_millis(15 * round));
         // It may be done already.
         let _ = kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL);
-        moved.wait("end of the keeper", || !sojourn_tests::counting::is_alive(keeper));
-        all.0.extend(sojourn_tests::counting::numbers(&moved.console()[said..]).0);
-        all.assert_whole();
+        moved.wait("end of the keeper", || !is_alive(keeper));
+        told.push_str(&moved.console()[said..]);
+        numbers(&told).assert_whole();
         let view = moved.show();
         assert_eq!(view["state"], "suspended", "{view}");
         if view.get("pending").is_some() {
@@ -609,7 +604,7 @@ fn a_machine_that_is_on_a_medium_goes_on_without_its_bytes_coming_over_the_link(
         (&listed[0]["maps"], &listed[0]["chunks"])
     );
 
-    // The first number that it says elsewhere, and the bytes until then.
+    // What it says elsewhere until there is a number, and the bytes until then.
     let resume = |sources: &str| {
         let link = Link::to(s3.address().parse().unwrap());
         let address = link.address().to_string();
@@ -622,12 +617,12 @@ fn a_machine_that_is_on_a_medium_goes_on_without_its_bytes_coming_over_the_link(
         moved.vm("resume");
         moved.wait_for_numbers(1);
         let bytes = link.down() + link.up() - before;
-        let first = moved.numbers().0[0];
+        let told = moved.console();
         moved.suspend();
-        (bytes, first)
+        (bytes, told)
     };
-    let (with, first) = resume(&format!("{at:?}"));
-    assert_eq!(first, machine.numbers().last() + 1);
+    let (with, told) = resume(&format!("{at:?}"));
+    numbers(&(machine.console() + &told)).assert_whole();
     here.json(&["media", "write", at, "--refresh"]);
     assert_eq!(here.json(&["media", "list", at])[0]["version"], "work@2");
     let (without, _) = resume("");
@@ -689,7 +684,7 @@ fn whoever_comes_back_to_a_host_that_lost_the_disk_is_told_so_and_goes_on_there(
     let said = machine.console().len();
     assert_eq!(machine.vm("resume")["parcel"], "work@2");
     machine.wait_for_number_after(said);
-    let numbers = sojourn_tests::counting::numbers(&machine.console()[said..]);
+    let numbers = numbers(&machine.console()[said..]);
     // A line may have been cut by the suspension.
     assert!((last + 1..=last + 2).contains(&numbers.0[0]), "{last} {numbers:?}");
 }
