@@ -5,7 +5,7 @@ use super::rights;
 use crate::answers::problem;
 use crate::audit::{Actor, Deed};
 use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
-use crate::errand::{ErrandTurn, Errands};
+use crate::errand::{Errand, ErrandKind, ErrandResult, ErrandTurn, Errands};
 use crate::origin::Origin;
 use crate::running::RunningServer;
 use crate::study::Studies;
@@ -242,15 +242,19 @@ impl HttpApi {
         self.carry(asker, deed, VerbTurn::Change { _turn: turn }, verb).await
     }
 
-    /// The same for an errand, which counts among those alone.
-    pub(super) async fn carry_out_errand<T: Send + 'static>(
+    /// The same for an errand, which counts among those alone; `told` is what its result comes to.
+    pub(super) async fn carry_out_errand(
         &self,
         asker: &Asker,
         deed: Deed,
-        turn: ErrandTurn,
-        verb: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> std::result::Result<Result<T>, Response> {
-        self.carry(asker, deed, VerbTurn::Errand { _turn: turn }, verb).await
+        (kind, errand): (ErrandKind<'_>, Errand),
+        told: fn(ErrandResult) -> Result<Value>,
+    ) -> std::result::Result<Result<Value>, Response> {
+        let _turn = self.errands.turn(kind).map_err(|e| busy(&e))?;
+        let (errands, running) = (self.errands.clone(), self.running());
+        let verb =
+            async move { told(errands.run(&running.home, &errand, running.ending.wait()).await?) };
+        self.carry(asker, deed, VerbTurn::Errand { _turn }, verb).await
     }
 
     async fn carry<T: Send + 'static>(

@@ -2,12 +2,12 @@
 //! HTTP nobody says a path. What carries a verb out is the command that a person would run
 //! ([`errand`](crate::errand)).
 
-use super::carry::{HttpApi, busy, carried};
+use super::carry::{HttpApi, carried};
 use super::requests::{Asker, JsonBody, Nothing, PathNames, some_whole_number};
 use crate::answers::{answered, problem};
 use crate::audit::Deed;
 use crate::bearer::ask_for_token;
-use crate::errand::{Errand, ErrandKind};
+use crate::errand::{Errand, ErrandKind, ErrandResult};
 use crate::media_verbs::MediaRequest;
 use crate::running::RunningServer;
 use crate::vm_verbs::words;
@@ -243,19 +243,14 @@ async fn change(api: &HttpApi, asker: &Asker, request: MediaRequest) -> Response
         Ok(arguments) => arguments,
         Err(e) => return problem(&e),
     };
-    let turn = match api.errands().turn(ErrandKind::Medium(request.name())) {
-        Ok(turn) => turn,
-        Err(e) => return busy(&e),
+    let told = match request {
+        // What is damaged is what was asked for.
+        MediaRequest::Verify { .. } => ErrandResult::report,
+        _ => ErrandResult::json,
     };
-    // What is damaged is what was asked for.
-    let is_report = matches!(request, MediaRequest::Verify { .. });
-    let (deed, errands) = (Deed::of("media", &request), api.errands().clone());
-    let verb = async move {
-        let errand = Errand::change(arguments, CHANGE);
-        let done = errands.run(&running.home, &errand, running.ending.wait()).await?;
-        if is_report { done.report() } else { done.json() }
-    };
-    match api.carry_out_errand(asker, deed, turn, verb).await {
+    let deed = Deed::of("media", &request);
+    let errand = (ErrandKind::Medium(request.name()), Errand::change(arguments, CHANGE));
+    match api.carry_out_errand(asker, deed, errand, told).await {
         Ok(done) => carried(answered(done)),
         Err(response) => response,
     }

@@ -1,7 +1,7 @@
 //! Virtual machines. What carries a verb out is the command that a person would run, in a process of its own
 //! ([`errand`](crate::errand)): a machine belongs to its keeper, and this server has its disk alone.
 
-use super::carry::{HttpApi, busy, carried};
+use super::carry::{HttpApi, carried};
 use super::requests::{
     Asker, JsonBody, Nothing, PathNames, QueryParameters, RemoveHow, TakeHow, some_whole_number,
 };
@@ -351,18 +351,10 @@ async fn change(api: &HttpApi, asker: &Asker, request: VmRequest, status: Status
         VmRequest::Suspend { name, wait: true } => ErrandKind::Wait(name),
         _ => ErrandKind::Verb,
     };
-    let turn = match api.errands().turn(kind) {
-        Ok(turn) => turn,
-        Err(e) => return busy(&e),
-    };
     let made = request.makes().filter(|_| status == StatusCode::CREATED);
     let place = made.and_then(|(vm, _)| HeaderValue::try_from(format!("/api/v1/vms/{vm}")).ok());
-    let (deed, errands) = (Deed::of("vm", &request), api.errands().clone());
-    let verb = async move {
-        let errand = Errand::change(arguments, CHANGE);
-        errands.run(&running.home, &errand, running.ending.wait()).await?.json()
-    };
-    match api.carry_out_errand(asker, deed, turn, verb).await {
+    let (deed, errand) = (Deed::of("vm", &request), (kind, Errand::change(arguments, CHANGE)));
+    match api.carry_out_errand(asker, deed, errand, ErrandResult::json).await {
         Ok(Ok(done)) => {
             let mut response = (status, Json(done)).into_response();
             response.headers_mut().extend(place.map(|place| (LOCATION, place)));
