@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Interval, timeout};
+use tokio::time::{Instant, Interval, timeout};
 
 mod host;
 mod start;
@@ -37,8 +37,9 @@ const NO_ROOM: &str = "io-error";
 const RUNS: &str = "running";
 /// How long nothing has to come of the memory that a guest waits for until it is said to wait.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// How long it may take to tell what of the memory is here.
+/// How long it may take to tell what of the memory is here, and for how long that is told.
 const SAYS: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_secs(30);
 
 /// How often a guest that waits for room for its disk should try again.
 pub const TRIES_AGAIN: Duration = Duration::from_secs(1);
@@ -97,6 +98,8 @@ pub struct RunningMachine {
     clock: Arc<parking_lot::Mutex<Option<GuestClock>>>,
     /// The memory that it came from, once all of that has come to this host, behind the guest.
     came: Arc<OnceLock<Arc<MemoryImage>>>,
+    /// Whether all of that was found here, and when it was looked.
+    found_here: Mutex<Option<(Instant, bool)>>,
 }
 
 impl RunningMachine {
@@ -123,11 +126,20 @@ impl RunningMachine {
     /// Whether all of its memory is on this host: the link may be cut then, as far as that is concerned. It was fetched
     /// behind the guest, and is kept here: what only a medium has, what found no room, and what had to make room for other
     /// things since is not. False of one whose memory is not [fetched behind](MachineHost::fills_memory), and when that
-    /// cannot be told soon.
+    /// cannot be told soon. Every chunk is a look into the file system, and whoever lists machines asks again and again:
+    /// what was found is told for a while.
     pub async fn has_memory_here(&self) -> bool {
         let Some(image) = self.came.get() else { return false };
+        let mut found = self.found_here.lock().await;
+        if let Some((when, is_here)) = *found
+            && when.elapsed() < FRESH
+        {
+            return is_here;
+        }
         let looked = timeout(SAYS, image.is_at_hand(&*self.host.nearby)).await;
-        matches!(looked, Ok(Ok(true)))
+        let is_here = matches!(looked, Ok(Ok(true)));
+        *found = Some((Instant::now(), is_here));
+        is_here
     }
 
     /// Has the clock of a guest that went on set to what `now` says, the time since 1970, if an agent runs in it. Does

@@ -208,6 +208,7 @@ impl RunningMachine {
             resumed_by: first.unwrap_or_default(),
             clock: Arc::default(),
             came: Arc::default(),
+            found_here: Mutex::default(),
         })
     }
 
