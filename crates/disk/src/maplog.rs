@@ -29,8 +29,9 @@ use std::sync::Arc;
 /// The length of a log that holds nothing, in bytes.
 pub(crate) const BLANK: u64 = RECORDS;
 
-/// Where a damaged map leaves its owner.
-pub(crate) const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
+/// Where a damaged map leaves its owner. A file that is put back alone may be older than the others and fit them all
+/// the same, and what was written between them would be gone.
+pub(crate) const REMEDY: &str = "put the whole directory of the disk back from one backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
 
 /// Why an operation on the log failed.
 #[derive(Debug)]

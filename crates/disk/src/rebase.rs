@@ -99,10 +99,9 @@ impl Disk {
             return Err(conflict(self.name(), &target.name, &both_changed));
         }
 
-        let lowest = if own.is_empty() {
-            None
-        } else {
-            Some(self.materialise(record.next_layer, &base_view, &own).await?)
+        let lowest = match own.is_empty() {
+            true => None,
+            false => Some(self.materialise(record.next_layer, &base_view, &own).await?),
         };
         let number = lowest.as_ref().map(|layer| layer.number);
         let image: ImageName = target.name.parse()?;
@@ -121,7 +120,6 @@ impl Disk {
                 onto(record);
                 if let Some(number) = number {
                     record.layers.insert(0, number);
-                    record.next_layer = number + 1;
                 }
             })
             .await;
@@ -152,6 +150,8 @@ impl Disk {
         view: &Frozen,
         spans: &[Span],
     ) -> Result<Arc<ShadowLayer>> {
+        // Before it holds anything: a layer that does, and has the next number, tells that the record is an older one.
+        self.change(|record| record.next_layer = number + 1).await?;
         let layer = self.shadow.new_layer(number).await?;
         let filled = self.fill(&layer, view, spans).await;
         if filled.is_err() {

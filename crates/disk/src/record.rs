@@ -1,7 +1,7 @@
 //! `disk.json`: what a disk is made of. It is replaced as a whole, never changed in place.
 
 use crate::Mode;
-use crate::maplog::{Failure, RECENT, REMEDY};
+use crate::maplog::{BLANK, Failure, RECENT, REMEDY};
 use crate::unsynced;
 use block::fs::{FsPath, Open};
 use block::{Error, Result};
@@ -266,29 +266,62 @@ impl DiskRecord {
 
     /// Removes what a crash left in `directory`: layers that the record does not name, and files
     /// that were to replace others.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when one of the layers holds something and is newer than the record, which
+    /// was put back alone; any error from the file system. Nothing was removed when the record is the older one.
     pub(crate) fn sweep(&self, directory: &FsPath) -> Result<()> {
         let failed = |e| directory.error(e);
-        let mut removed = false;
+        let mut strays = Vec::new();
         for entry in directory.read_dir().map_err(failed)? {
             let Some(name) = entry.name.to_str() else { continue };
-            let stray = match name.split_once('.') {
+            let (number, suffix) = name.split_once('.').unwrap_or((name, ""));
+            let number = number.parse().ok();
+            let stray = match suffix {
                 _ if name == FRESH => true,
-                Some((_, "map.new")) => true,
-                Some((number, "data" | "map" | RECENT | unsynced::SUFFIX)) => {
-                    number.parse().is_ok_and(|number: u32| !self.layers.contains(&number))
+                "map.new" => true,
+                "data" | "map" | RECENT | unsynced::SUFFIX => {
+                    number.is_some_and(|number| !self.layers.contains(&number))
                 }
                 _ => false,
             };
-            if stray {
-                match directory.join(name).remove_file() {
-                    // Whoever looks for room was quicker.
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                    other => other.map_err(failed)?,
-                }
-                removed = true;
+            if !stray {
+                continue;
+            }
+            let path = directory.join(name);
+            // Numbers are not used again, and a layer holds nothing before the record knows of its number.
+            let is_newer = number.is_some_and(|number| number >= self.next_layer);
+            if is_newer && holds_something(&path, suffix)? {
+                return Err(Error::corrupt(format!(
+                    "{}: is older than {} beside it; {REMEDY}",
+                    directory.join(FILE).display(),
+                    path.display()
+                )));
+            }
+            strays.push(path);
+        }
+        for path in &strays {
+            match path.remove_file() {
+                // Whoever looks for room was quicker.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                other => other.map_err(failed)?,
             }
         }
-        if removed { directory.sync_directory() } else { Ok(()) }
+        if strays.is_empty() { Ok(()) } else { directory.sync_directory() }
+    }
+}
+
+/// Whether a file of a layer has more in it than that of an empty one.
+fn holds_something(path: &FsPath, suffix: &str) -> Result<bool> {
+    let empty = match suffix {
+        "data" => 0,
+        "map" => BLANK,
+        _ => return Ok(false),
+    };
+    match path.metadata() {
+        Ok(found) => Ok(found.len > empty),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(path.error(e)),
     }
 }
 

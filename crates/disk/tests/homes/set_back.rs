@@ -232,3 +232,24 @@ async fn a_disk_opens_wherever_its_server_was_killed_while_it_published() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_record_that_was_put_back_alone_takes_no_newer_layer_away() {
+    let home = home(Mode::Persistent).await;
+    let kept = backup(&home);
+    let disk = home.open("web").await;
+    put(&disk, 3, 7).await;
+    disk.write_back(UploadPlan::default(), &()).await.unwrap();
+    put(&disk, 4, 8).await;
+    let held = bytes(&*disk).await;
+    close(disk).await;
+
+    let newest = backup(&home);
+    let record = place(&home).join("disk.json");
+    std::fs::copy(kept.path().join("disk.json"), &record).unwrap();
+    let error = home.disks.open("web").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("is older than"), "{error}");
+    std::fs::copy(newest.path().join("disk.json"), &record).unwrap();
+    same(&bytes(&*home.open("web").await).await, &held);
+}
