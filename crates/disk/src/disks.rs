@@ -11,7 +11,7 @@ use crate::home;
 use crate::layer::ShadowLayer;
 use crate::lock;
 use crate::maplog::{Failure, Identity};
-use crate::record::{DiskRecord, Uuid};
+use crate::record::{DiskRecord, MOST_LEFT, Uuid};
 use crate::snapshot;
 use crate::space::HomeSpace;
 use crate::{Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo};
@@ -293,7 +293,12 @@ impl Disks {
         let found = self.store.refs().get(RefKind::Disk, name).await?;
         let mut record = match (record, &found) {
             (Some(record), _) => record,
-            (None, Some(found)) => from_ref(found)?,
+            (None, Some(found)) => {
+                // Some of it may be kept for a server from which the disk was taken, and nobody tells any more which.
+                let mut left = found.body.roots()?;
+                left.truncate(MOST_LEFT);
+                DiskRecord { left, ..from_ref(found)? }
+            }
             (None, None) => {
                 return Err(Error::corrupt(format!(
                     "disk {name:?}: its disk.json is damaged and the store does not know it; remove it"

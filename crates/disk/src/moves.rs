@@ -7,16 +7,13 @@
 use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, is_blank, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
-use crate::record::{DiskRecord, first_content};
+use crate::record::{DiskRecord, MOST_LEFT, first_content};
 use crate::taking;
 use crate::{DiskInfo, Mode, RemoteDisk};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
 use store::servers::ListedServer;
 use store::{RefKind, RefRecord, ServerId, Session, check_name, images};
-
-/// The most manifests that are kept for servers from which a disk was taken.
-const MOST_LEFT: usize = 64;
 
 impl Disks {
     /// Makes a disk this server's that the store knows and that nobody holds any more: it goes on

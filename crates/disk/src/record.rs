@@ -14,6 +14,8 @@ const VERSION: u32 = 1;
 const FILE: &str = "disk.json";
 const FRESH: &str = "disk.json.new";
 const MAX_LEN: u64 = 64 << 10;
+/// The most manifests that are kept for servers from which a disk was taken.
+pub(crate) const MOST_LEFT: usize = 64;
 
 /// What a disk is told apart by, also from an earlier one of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

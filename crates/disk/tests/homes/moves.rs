@@ -583,6 +583,36 @@ async fn what_any_earlier_holder_may_stand_on_is_kept_until_the_disk_is_released
 }
 
 #[tokio::test]
+async fn what_an_earlier_holder_may_stand_on_is_kept_when_the_record_of_the_disk_is_lost() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    write(&disk, 8, 0x88).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    let disk = there.open("web").await;
+    write(&disk, 9, 0x99).await;
+    disk.snapshot("after", &()).await.unwrap();
+    disk.close().await.unwrap();
+    drop(disk);
+
+    std::fs::write(there.directory.path().join("disks/web/disk.json"), "rubbish").unwrap();
+    there.disks.recover("web", None).await.unwrap();
+    let disk = there.open("web").await;
+    disk.remove_snapshot("before").await.unwrap();
+    let (grace, stale) = (Duration::ZERO, Duration::ZERO);
+    let options = gc::GcOptions { grace, stale, ..gc::GcOptions::default() };
+    for _ in 0..2 {
+        gc::collect(&there.store, &options, &()).await.unwrap();
+    }
+    here.disks.keep("web", "mine").await.unwrap();
+    assert_eq!(bytes(&*here.open("mine").await).await, held);
+}
+
+#[tokio::test]
 async fn a_rollback_that_fails_here_is_not_what_another_server_goes_on_with() {
     let (here, there) = two().await;
     let disk = here.open("web").await;
