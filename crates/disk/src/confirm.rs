@@ -43,25 +43,33 @@ impl Disk {
             Err(e) if e.kind() == ErrorKind::Conflict => self.confirm().await?,
             made => drop(made?),
         }
-        // In this order: what a ref keeps is not collected while it is looked for.
+        let found = self.find_base().await;
+        if !found.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
+            tracing::warn!(
+                disk = self.name(),
+                "the store did not know the disk, and knows it again"
+            );
+        }
+        found
+    }
+
+    /// Looks whether the store has what the disk stands on. After the ref was made: what that keeps is not collected
+    /// while it is looked for. When it is gone the disk is not written any more.
+    ///
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) when it is gone; any error from the store.
+    pub(crate) async fn find_base(&self) -> Result<()> {
         match self.store.stored_manifest(&self.record().base).await {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let error = Error::fenced(format!(
-                    "disk {:?} was removed from the store while it was used here, and what it stood on is \
-                     deleted: {}",
+                    "disk {:?} was removed from the store while it was here, and what it stood on is deleted: {}",
                     self.name(),
                     e.message()
                 ));
                 self.shadow.poison().set(&error);
                 Err(error)
             }
-            other => {
-                tracing::warn!(
-                    disk = self.name(),
-                    "the store did not know the disk, and knows it again"
-                );
-                other.map(drop)
-            }
+            other => other.map(drop),
         }
     }
 

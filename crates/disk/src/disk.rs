@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Manifest, ManifestId, RefBody, RefKind, ServerId, Session, Store};
+use store::{Manifest, ManifestId, RefBody, RefKind, RefRecord, ServerId, Session, Store};
 use tokio::sync::MutexGuard;
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
@@ -423,15 +423,15 @@ impl Disk {
     /// [`Conflict`](block::ErrorKind::Conflict) when the store has a state of it that did not come of this directory: it
     /// is not written here any more then; any error from the store.
     pub(crate) async fn publish_base(&self) -> Result<()> {
-        self.publish(&self.record(), &[]).await
+        self.publish(&self.record(), &[]).await.map(drop)
     }
 
     /// The same when the disk is opened; the store is not waited for where that may be `offline`.
     async fn publish_base_at_opening(&self, offline: Offline) -> Result<()> {
         if offline == Offline::Never || self.mode == Mode::WriteThrough {
-            return self.publish_base().await;
+            return self.publish_first().await;
         }
-        let published = tokio::time::timeout(OPENING_ANSWER, self.publish_base()).await;
+        let published = tokio::time::timeout(OPENING_ANSWER, self.publish_first()).await;
         match published.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
             Err(error) if offline.allows(&error) => {
                 tracing::warn!(disk = self.name(), %error, "opened without the store");
@@ -439,6 +439,21 @@ impl Disk {
             }
             other => other,
         }
+    }
+
+    /// The same for who opens the disk. A ref that is made, as there was none, is taken back when a collection has deleted
+    /// what it names: none would delete anything any more as long as it is there.
+    ///
+    /// # Errors
+    /// Any error from [`publish_base`](Self::publish_base); [`Fenced`](block::ErrorKind::Fenced) when what the disk stands
+    /// on is gone.
+    async fn publish_first(&self) -> Result<()> {
+        let Some(made) = self.publish(&self.record(), &[]).await? else { return Ok(()) };
+        let found = self.find_base().await;
+        if found.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
+            self.store.refs().remove(RefKind::Disk, self.name(), made.sequence).await?;
+        }
+        found
     }
 
     pub(crate) async fn publish_base_or_warn(&self) {
@@ -488,37 +503,42 @@ impl Disk {
         fence::body(record, self.server, &kept)
     }
 
-    /// One caller at a time: who opens the disk, or changes it as a whole.
-    async fn publish(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
+    /// One caller at a time: who opens the disk, or changes it as a whole. The ref, if there was none.
+    async fn publish(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<Option<RefRecord>> {
         self.names_before.fetch_or(!also.is_empty(), Ordering::Relaxed);
-        self.write_ref(record, also).await?;
+        let made = self.write_ref(record, also).await?;
         self.names_before.store(!also.is_empty(), Ordering::Relaxed);
-        Ok(())
+        Ok(made)
     }
 
-    async fn write_ref(&self, record: &DiskRecord, also: &[ManifestId]) -> Result<()> {
+    async fn write_ref(
+        &self,
+        record: &DiskRecord,
+        also: &[ManifestId],
+    ) -> Result<Option<RefRecord>> {
         let refs = self.store.refs();
         let body = self.ref_body(record, also);
         if self.publish_in_round(&body).await? {
-            return Ok(());
+            return Ok(None);
         }
         let name = &record.name;
         loop {
             let outcome = match refs.get(RefKind::Disk, name).await? {
-                None => refs.create(RefKind::Disk, name, body.clone()).await,
+                None => refs.create(RefKind::Disk, name, body.clone()).await.map(Some),
                 Some(found) => {
                     self.check_holder(&found)?;
                     if found.body == body {
-                        return Ok(());
+                        return Ok(None);
                     }
                     self.check_base(&found)?;
-                    refs.update(RefKind::Disk, name, found.sequence, body.clone()).await
+                    let updated = refs.update(RefKind::Disk, name, found.sequence, body.clone());
+                    updated.await.map(|_| None)
                 }
             };
             match outcome {
                 // Somebody was quicker: who it was shows in what he wrote.
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                other => return other.map(|_| ()),
+                other => return other,
             }
         }
     }

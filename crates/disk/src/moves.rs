@@ -257,7 +257,7 @@ impl Disks {
             return Ok(kept);
         }
         // What the taken disk keeps for this one stays until this one has its own ref.
-        session.hold(RefKind::Disk, name).await?;
+        let held = session.hold(RefKind::Disk, name).await?;
         let (directory, own) = (self.directory.join(name), name.to_owned());
         let at = directory.clone();
         let (_lock, record) = offload(move || {
@@ -284,7 +284,9 @@ impl Disks {
         let identity = if again { record.identity } else { Some(record.kept_identity(new)) };
         let mut record =
             DiskRecord { name: new.to_owned(), mode, epoch: 1, left, identity, ..record };
-        if is_set_back {
+        let roots = held.map_or(Ok(Vec::new()), |held| held.body.roots())?;
+        // Nothing keeps it any more where whoever took the disk has given it up, or published since it was put back.
+        if is_set_back || !roots.contains(&record.base) {
             hold_unnamed(session, name, &mut record).await?;
         }
         // The image version may be gone with whoever took the disk: then what was published last takes

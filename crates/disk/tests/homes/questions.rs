@@ -6,7 +6,7 @@ use disk::{Disk, Mode};
 use futures::StreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::time::Duration;
-use store::gc;
+use store::{RefKind, gc};
 
 async fn two() -> (Home, Home) {
     let here = Home::new().await;
@@ -133,4 +133,18 @@ async fn a_disk_whose_base_was_collected_or_whose_name_is_anothers_is_not_writte
         }
         write(&disk).await.unwrap_err();
     }
+}
+
+#[tokio::test]
+async fn a_disk_whose_base_was_collected_is_not_opened_and_keeps_no_collection_up() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk).await.unwrap();
+    disk.snapshot("monday", &()).await.unwrap();
+    disk.close().await.unwrap();
+    drop(disk);
+    there.disks.remove_lost("web").await.unwrap();
+    collect(&there).await;
+    here.disks.open("web").await.unwrap_err();
+    assert_eq!(here.store.refs().get(RefKind::Disk, "web").await.unwrap(), None);
 }
