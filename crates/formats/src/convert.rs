@@ -2,11 +2,20 @@
 
 use crate::raw::Raw;
 use crate::{Format, child, truncated, vhd};
-use block::{Device, Error, ErrorKind, RandomFile, Result, offload};
+use block::reserve::Volume;
+use block::{ByteSize, Device, Error, ErrorKind, RandomFile, Result, offload};
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What a conversion leaves of the file system that it writes to: this part, and so many bytes at the most. It is
+/// often that of disks in use, whose guests are refused new blocks when there is less.
+const KEPT_PART: u64 = 8;
+const MOST_KEPT: u64 = 1 << 30;
+/// How often is looked for what is left.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What of the tool's messages is passed on, in bytes.
 const MOST_MESSAGE: usize = 500;
@@ -62,6 +71,16 @@ pub(crate) async fn open(path: &Path, format: Format, scratch: &Path) -> Result<
 /// Converts an image into a raw file in `scratch`, and opens that for reading. The file has no
 /// name: its room is given back when the device is dropped, or this process ends.
 pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result<Arc<dyn Device>> {
+    with_tool_in(path, tool, scratch, Volume::of).await
+}
+
+/// The same, where `look` tells the room that there is.
+async fn with_tool_in(
+    path: &Path,
+    tool: Tool,
+    scratch: &Path,
+    look: fn(&Path) -> Result<Volume>,
+) -> Result<Arc<dyn Device>> {
     let owned = path.to_owned();
     let size = offload(move || check(&owned, tool)).await?;
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
@@ -82,7 +101,12 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
         .env("LC_ALL", "C")
         .stdin(target)
         .stdout(Stdio::null());
-    let ended = child::run(command).await?.map_err(|e| match e.kind() {
+    let ended = tokio::select! {
+        biased;
+        short = until_short(path, scratch, look) => return Err(short),
+        ended = child::run(command) => ended?,
+    };
+    let ended = ended.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::unsupported(format!(
             "{}: {} images are read with qemu-img, which is not installed; install qemu-utils, or \
              convert it to qcow2 elsewhere",
@@ -108,6 +132,30 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
         }
     })
     .await
+}
+
+/// Waits until the file system of `scratch` has no more left than is kept; says so.
+async fn until_short(path: &Path, scratch: &Path, look: fn(&Path) -> Result<Volume>) -> Error {
+    loop {
+        let place = scratch.to_owned();
+        if let Ok(found) = offload(move || look(&place)).await
+            && !found.is_unlimited()
+            && found.available < kept(&found)
+        {
+            return Error::no_space(format!(
+                "{}: to convert {} would leave less than {} there, which disks need; free some, or convert it \
+                 elsewhere",
+                scratch.display(),
+                path.display(),
+                ByteSize(kept(&found))
+            ));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn kept(volume: &Volume) -> u64 {
+    (volume.total / KEPT_PART).min(MOST_KEPT)
 }
 
 /// Refuses what the tool would read without saying that something is missing. Returns the size of the
@@ -140,4 +188,34 @@ fn failure(path: &Path, scratch: &Path, stderr: &[u8]) -> Error {
         ));
     }
     Error::new(ErrorKind::Corrupt, format!("{}: qemu-img cannot read it: {text}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// What the file system is said to have left.
+    static AVAILABLE: AtomicU64 = AtomicU64::new(0);
+
+    #[tokio::test]
+    async fn a_conversion_ends_before_it_takes_the_room_that_disks_need() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image.vdi");
+        let mut create = Command::new("qemu-img");
+        create.args(["create", "-q", "-f", "vdi"]).arg(&path).arg("64M");
+        if !create.status().is_ok_and(|status| status.success()) {
+            eprintln!("skipped: qemu-img is not installed");
+            return;
+        }
+        let look =
+            |_: &Path| Ok(Volume { total: 80 << 30, available: AVAILABLE.load(Ordering::Relaxed) });
+        let convert = || with_tool_in(&path, Tool::Vdi, dir.path(), look);
+        AVAILABLE.store(MOST_KEPT, Ordering::Relaxed);
+        assert_eq!(convert().await.unwrap().size(), 64 << 20);
+        AVAILABLE.store(MOST_KEPT - 1, Ordering::Relaxed);
+        let error = convert().await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.message().contains("would leave less than 1 GiB"), "{error}");
+    }
 }
