@@ -1,6 +1,7 @@
 //! Where an image is written to, and what is refused before anything is written.
 
 use super::arguments::{ExportArgs, is_uri};
+use block::file::sync_directory;
 use block::{Device, Error, ErrorKind, Result};
 use formats::{Format, Packed};
 use rustix::fs::{AtFlags, CWD, RenameFlags};
@@ -217,16 +218,19 @@ impl Replacement {
         file.set_permissions(Permissions::from_mode(mode)).map_err(fail)
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, on stable storage.
     fn finish(&self) -> Result<()> {
         let fail = |e| Error::io(self.named.display(), e);
         if self.force {
-            return std::fs::rename(&self.partial, &self.target).map_err(fail);
+            std::fs::rename(&self.partial, &self.target).map_err(fail)?;
+        } else {
+            match rename_to_free_name(&self.partial, &self.target) {
+                Err(Errno::EXIST) => return Err(exists(&self.named)),
+                renamed => renamed.map_err(|e| fail(e.into()))?,
+            }
         }
-        match rename_to_free_name(&self.partial, &self.target) {
-            Err(Errno::EXIST) => Err(exists(&self.named)),
-            renamed => renamed.map_err(|e| fail(e.into())),
-        }
+        let directory = self.target.parent().filter(|path| !path.as_os_str().is_empty());
+        sync_directory(directory.unwrap_or(Path::new(".")))
     }
 
     /// An error of the temporary file as one of the file that the user named.
