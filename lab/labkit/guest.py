@@ -56,8 +56,8 @@ class Guest:
     `disk` is an NBD address or a file.  `firmware` boots through SeaBIOS and GRUB from the
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
     QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
-    further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest without a disk (None)
-    boots from its `card`; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot; `direct` is
+    further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest with a `card` boots from
+    that, and from its disk, if it has one, when that comes to nothing; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot; `direct` is
     kernel, initial RAM disk and parameters for one whose QEMU is given them.
     Use it as a context manager: leaving kills what still runs.
     """
@@ -88,7 +88,7 @@ class Guest:
             return
         for device in blockdev(disk):
             self.command += ["-blockdev", json.dumps(device)]
-        self.command += ["-device", "virtio-blk-pci,id=vd0,drive=disk0,bootindex=1"]
+        self.command += ["-device", f"virtio-blk-pci,id=vd0,drive=disk0,bootindex={2 if card else 1}"]
         for number, path in enumerate(more, 1):
             for device in blockdev(path, f"disk{number}"):
                 self.command += ["-blockdev", json.dumps(device)]

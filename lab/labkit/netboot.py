@@ -230,6 +230,42 @@ def _start_all(server, golden, machines):
     return {"known_offers": known, "stranger_offers": stranger, "waiting": waiting, "machines": booted}
 
 
+ALONE = (Machine("bios-ipxe", 1, "local"), Machine("uefi-ipxe", 2, "local", uefi="pxe"),
+         Machine("uefi-pxe", 3, "local", uefi="pxe", ipxe=False),
+         Machine("uefi-http", 4, "local", uefi="http", ipxe=False))
+"""Machines that have a disk, and start from the network before that."""
+
+
+def own_disk(server, golden):
+    """Machines that are to be left alone start from their own disks, behind the network."""
+    with Site(server.sockets, ALONE) as site:
+        server.start(f"{HERE}:{free_port()}", options=["--insecure"])
+        for machine in ALONE:
+            server.command("machine", "assign", machine.mac, "--name", f"lab-{machine.name}", "--method", "local")
+        process, log = start(server)
+        try:
+            return {machine.name: _boot_own_disk(golden, machine, server.sockets) for machine in ALONE}
+        except LabError as e:
+            raise LabError(f"{e}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}") from e
+        finally:
+            process.terminate()
+            process.wait(30)
+            server.stop()
+
+
+def _boot_own_disk(golden, machine, directory):
+    """Boots a machine that has a disk with the golden image; where its root is."""
+    disk = os.path.join(directory, f"{machine.name}.raw")
+    run(["cp", "--sparse=always", os.path.join(golden, "golden.raw"), disk])
+    card = Card(machine.tap, machine.mac, machine.card, machine.ipxe)
+    with Guest(golden, disk, name=machine.name, firmware=True, memory=512, card=card, uefi=machine.uefi) as guest:
+        guest.start().ready(timeout=400)
+        root = guest.execute("findmnt -no SOURCE /")["note"]
+        guest.poweroff(timeout=120)
+    os.remove(disk)
+    return root
+
+
 UP, AGAIN, DONE = "DOS IS UP", "MARKED BEFORE", "DONE"
 """What a DOS says on its serial line: when it starts, when it finds what it wrote the last time, and at the end."""
 

@@ -445,11 +445,11 @@ def attached_root(server, golden):
 
 ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, attached_root,
                                                  firmware, device_mapper, netboot.blank_machines,
-                                                 netboot.more_blank_machines, netboot.dos, diskless.diskless_root,
-                                                 diskless.diskless_root_for_long, diskless.diskless_root_of_dracut,
-                                                 diskless.diskless_root_taken_over, classroom.classroom,
-                                                 initiator.initiators, packaged.packaged, power.power_cuts,
-                                                 travel.hop)}
+                                                 netboot.more_blank_machines, netboot.own_disk, netboot.dos,
+                                                 diskless.diskless_root, diskless.diskless_root_for_long,
+                                                 diskless.diskless_root_of_dracut, diskless.diskless_root_taken_over,
+                                                 classroom.classroom, initiator.initiators, packaged.packaged,
+                                                 power.power_cuts, travel.hop)}
 
 
 def run(name, server):

@@ -101,6 +101,18 @@ fn blank_machines_boot_with_every_pair_of_firmware_card_and_method() {
     check(&facts, &machines);
 }
 
+#[test]
+#[ignore = "four boots through firmware: make test-netboot"]
+fn machines_that_are_to_be_left_alone_start_from_their_own_disks() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare");
+    let Some(facts) = scenario("own-disk") else { return };
+    let root = "/dev/vda1";
+    let expected = serde_json::json!({
+        "bios-ipxe": root, "uefi-ipxe": root, "uefi-pxe": root, "uefi-http": root,
+    });
+    assert_eq!(facts, expected);
+}
+
 /// Fails unless the root of a machine without a disk went on behind each outage.
 fn check_outages(facts: &serde_json::Value) {
     let outages = [

@@ -95,8 +95,9 @@ pub fn render(script: &Script, server: &str, machine: &Claim) -> Result<String> 
             text += &again(server, machine);
         }
         Script::Local => {
-            // The firmware goes on to its next device.
-            text += "echo This machine is to start from its own disk.\nexit 0\n";
+            // The firmware goes on to its next device: a BIOS in any case, UEFI only when this one has failed.
+            text += "echo This machine is to start from its own disk.\n";
+            text += "iseq ${platform} efi || exit 0\nexit 1\n";
         }
         Script::Sanboot(san) => {
             let (address, port) = (san.portal.ip(), san.portal.port());
@@ -193,6 +194,12 @@ mod tests {
         assert!(text.contains(
             "chain --replace http://10.0.0.1:8067/boot.ipxe?mac=52:54:00:01:02:03&uuid="
         ));
+    }
+
+    #[test]
+    fn a_machine_of_its_own_disk_fails_under_uefi_which_goes_on_only_then() {
+        let text = made(&Script::Local);
+        assert!(text.ends_with("\niseq ${platform} efi || exit 0\nexit 1\n"), "{text}");
     }
 
     #[test]
