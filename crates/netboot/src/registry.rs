@@ -218,19 +218,24 @@ impl Registry {
         by_card.or_else(|| self.machines.iter().find(|machine| machine.is(claim)))
     }
 
-    /// The machine that a person means.
-    pub fn named(&self, who: &Designation) -> Option<&Machine> {
-        self.machines.iter().find(|machine| who.is(machine))
+    /// The machine that a person means, if there is one.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the designation is of several.
+    pub fn named(&self, who: &Designation) -> Result<Option<&Machine>> {
+        Ok(self.position(who)?.and_then(|at| self.machines.get(at)))
     }
 
     /// Adds a machine, or puts it in the place of the one of this designation.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when another machine has its name, its card, or its disk;
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is not complete.
+    /// [`Conflict`](block::ErrorKind::Conflict) when another machine has its name, its card, or its disk, and when the
+    /// designation is of several; [`Invalid`](block::ErrorKind::Invalid) when it is not complete.
     pub fn put(&mut self, who: &Designation, machine: Machine) -> Result<()> {
         machine.check()?;
-        let mut others = self.machines.iter().filter(|other| !who.is(other));
+        let at = self.position(who)?;
+        let others = self.machines.iter().enumerate();
+        let mut others = others.filter(|(other, _)| Some(*other) != at).map(|(_, other)| other);
         let same = |a: &Option<String>, b: &Option<String>| a.is_some() && a == b;
         let conflict = others.find(|other| {
             other.name == machine.name
@@ -248,16 +253,33 @@ impl Registry {
                 "there are {MOST} machines, and more are not kept"
             )));
         }
-        self.machines.retain(|other| !who.is(other));
+        if let Some(at) = at {
+            self.machines.remove(at);
+        }
         self.machines.push(machine);
         self.machines.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(())
     }
 
-    /// Forgets a machine; gives it.
-    pub fn forget(&mut self, who: &Designation) -> Option<Machine> {
-        let at = self.machines.iter().position(|machine| who.is(machine))?;
-        Some(self.machines.remove(at))
+    /// Forgets a machine; gives it, if there is one.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the designation is of several.
+    pub fn forget(&mut self, who: &Designation) -> Result<Option<Machine>> {
+        Ok(self.position(who)?.map(|at| self.machines.remove(at)))
+    }
+
+    /// Where the machine is that a person means: a board with two cards may have two entries.
+    fn position(&self, who: &Designation) -> Result<Option<usize>> {
+        let mut found = self.machines.iter().enumerate().filter(|(_, machine)| who.is(machine));
+        let Some((at, first)) = found.next() else { return Ok(None) };
+        match found.next() {
+            None => Ok(Some(at)),
+            Some((_, second)) => Err(Error::conflict(format!(
+                "that is the board of machines {} and {}: name one of them",
+                first.name, second.name
+            ))),
+        }
     }
 }
 
@@ -413,8 +435,31 @@ mod tests {
         );
         put(&mut registry, Machine { disk: Some("new".into()), ..machine(1) }).unwrap();
         assert_eq!(registry.machines().len(), 1);
-        assert!(registry.forget(&Designation::of("52:54:00:00:00:01")).is_some());
+        assert!(registry.forget(&Designation::of("52:54:00:00:00:01")).unwrap().is_some());
         assert!(registry.machines().is_empty());
+    }
+
+    #[test]
+    fn a_board_that_two_machines_name_changes_neither_of_them() {
+        let board = MachineUuid([1; 16]);
+        let mut registry = Registry::default();
+        for number in [1, 2] {
+            put(&mut registry, Machine { uuid: Some(board), ..machine(number) }).unwrap();
+        }
+        let who = Designation::Uuid(board);
+        let both = registry.clone();
+        let changed = Machine { method: Method::Nbd, uuid: Some(board), ..machine(1) };
+        let refused = [
+            registry.put(&who, changed.clone()).unwrap_err(),
+            registry.forget(&who).unwrap_err(),
+            registry.named(&who).unwrap_err(),
+        ];
+        assert!(refused.iter().all(|error| error.kind() == block::ErrorKind::Conflict));
+        assert!(refused[0].message().contains("lab-1 and lab-2"), "{}", refused[0]);
+        assert_eq!(registry, both);
+        // One of them is named by its card or its name.
+        registry.put(&Designation::Name("lab-1".into()), changed).unwrap();
+        assert_eq!(registry.machines().len(), 2);
     }
 
     #[test]

@@ -56,7 +56,8 @@ impl MachineStanding {
             Designation::Uuid(uuid) => seen.uuid.is_some_and(|TextUuid(own)| own.matches(*uuid)),
             Designation::Name(_) => false,
         };
-        if registry.named(who).is_some() {
+        // Of several it is not said which, and which one may be assigned does not matter.
+        if !matches!(registry.named(who), Ok(None)) {
             return Some(Self::Listed);
         }
         let mut asked = seen.iter().filter(asked).peekable();
@@ -95,7 +96,7 @@ impl Assignment {
             MachineStanding::of(who, registry, &seen).map_or(Ok(()), &may)
         };
         allowed(&who, &registry)?;
-        let wanted = self.applied(&who, registry.named(&who))?;
+        let wanted = self.applied(&who, registry.named(&who)?)?;
         // What would be refused is, before a disk is made.
         registry.put(&who, wanted.clone())?;
         let made = match (&self.from, &self.disk, &wanted.disk) {
@@ -113,7 +114,7 @@ impl Assignment {
         };
         let put = list::update(home, move |registry| {
             allowed(&who, registry)?;
-            let machine = self.applied(&who, registry.named(&who))?;
+            let machine = self.applied(&who, registry.named(&who)?)?;
             if machine.disk != wanted.disk {
                 return Err(Error::conflict(format!(
                     "machine {} was changed by somebody else; try again",
@@ -167,6 +168,12 @@ impl Assignment {
             machine.disk.clone_from(&self.disk);
         }
         if machine.method == Method::Local {
+            if self.from.is_some() || self.disk.is_some() {
+                return Err(Error::invalid(format!(
+                    "machine {} starts from its own disk and needs none of here: say --method iscsi or --method nbd",
+                    machine.name
+                )));
+            }
             machine.disk = None;
         } else if machine.disk.is_none() {
             return Err(Error::invalid(format!(
@@ -188,7 +195,7 @@ impl Assignment {
 /// [`NotFound`](block::ErrorKind::NotFound) for one that is not in the list; any error from [`list::update`].
 pub async fn forget(home: &Home, who: &str) -> Result<Machine> {
     let (text, who) = (who.to_owned(), Designation::of(who));
-    list::update(home, move |registry| registry.forget(&who).ok_or_else(|| unknown(&text))).await
+    list::update(home, move |registry| registry.forget(&who)?.ok_or_else(|| unknown(&text))).await
 }
 
 /// The machine that a person means.
@@ -196,7 +203,7 @@ pub async fn forget(home: &Home, who: &str) -> Result<Machine> {
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) for one that is not in the list.
 pub fn known<'a>(registry: &'a Registry, who: &str) -> Result<&'a Machine> {
-    registry.named(&Designation::of(who)).ok_or_else(|| unknown(who))
+    registry.named(&Designation::of(who))?.ok_or_else(|| unknown(who))
 }
 
 fn unknown(who: &str) -> Error {
@@ -264,7 +271,15 @@ mod tests {
         let machine = made(&renamed, "lab-1", Some(&before)).unwrap();
         assert_eq!(machine, Machine { name: "lab-2".into(), by_rule: false, ..before.clone() });
         let local = Assignment { method: Some(Method::Local), ..Assignment::default() };
-        assert_eq!(made(&local, "lab-1", Some(&before)).unwrap().disk, None);
+        let own = made(&local, "lab-1", Some(&before)).unwrap();
+        assert_eq!(own.disk, None);
+        // It is not said to have got a disk that it would not start from.
+        for wanted in [
+            Assignment { from: Some("debian".into()), ..Assignment::default() },
+            Assignment { disk: Some("alice".into()), ..local },
+        ] {
+            assert_eq!(made(&wanted, "lab-1", Some(&own)).unwrap_err().kind(), ErrorKind::Invalid);
+        }
     }
 
     #[test]

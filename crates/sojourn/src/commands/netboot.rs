@@ -158,6 +158,12 @@ fn rule(args: &Args, from: &str) -> Result<Rule> {
             args.name
         )));
     }
+    if matches!(args.method, MethodArg::Local) {
+        return Err(Error::invalid(
+            "machines with --method local start from their own disks and need none from an image: leave --from out, \
+             or say --method iscsi or --method nbd",
+        ));
+    }
     let example = args.name.replace("{mac}", "525400123456");
     netboot::registry::check_name(&example)?;
     Ok(Rule {
