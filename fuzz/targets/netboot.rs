@@ -50,7 +50,7 @@ fn server(alone: bool) -> DhcpServer {
         },
         leases: Leases::new(
             "10.0.0.2-10.0.0.5".parse().expect("range"),
-            here.address,
+            [here.address].into(),
             60,
             Vec::new(),
         ),

@@ -130,7 +130,7 @@ mod tests {
                 router: Some(Ipv4Addr::new(10, 0, 0, 254)),
                 name_servers: vec![Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3)],
             };
-            Self(Leases::new(range, HERE.address, 3600, Vec::new()), network)
+            Self(Leases::new(range, [HERE.address].into(), 3600, Vec::new()), network)
         }
 
         fn ask(&mut self, request: &Message) -> Option<Message> {

@@ -94,8 +94,8 @@ struct ReservedAddress {
 #[derive(Debug)]
 pub struct Leases {
     range: AddressRange,
-    /// An address of this server in the range, which nobody gets.
-    own: Ipv4Addr,
+    /// Addresses of the range that somebody has already, and that are no machine's: nobody gets them.
+    reserved: BTreeSet<Ipv4Addr>,
     /// Seconds that a lease lasts.
     lasts: u64,
     held: BTreeMap<u32, ReservedAddress>,
@@ -108,11 +108,20 @@ pub struct Leases {
 
 impl Leases {
     /// The leases of a range, with earlier ones that are in it. They last for so many
-    /// seconds. `own` is this server's address.
-    pub fn new(range: AddressRange, own: Ipv4Addr, lasts: u64, earlier: Vec<Lease>) -> Self {
+    /// seconds. Nobody gets what is reserved: the addresses of this server and of others that machines are told of,
+    /// and those of the network itself.
+    pub fn new(
+        range: AddressRange,
+        reserved: BTreeSet<Ipv4Addr>,
+        lasts: u64,
+        earlier: Vec<Lease>,
+    ) -> Self {
         let (held, by_mac, ends) = (BTreeMap::new(), HashMap::new(), BTreeSet::new());
-        let vacant = (range.first..=range.last).filter(|key| *key != u32::from(own)).collect();
-        let mut leases = Self { range, own, lasts, held, by_mac, vacant, ends };
+        let mut vacant: BTreeSet<u32> = (range.first..=range.last).collect();
+        for address in &reserved {
+            vacant.remove(&u32::from(*address));
+        }
+        let mut leases = Self { range, reserved, lasts, held, by_mac, vacant, ends };
         for lease in earlier {
             let key = u32::from(lease.address);
             let free = !leases.held.contains_key(&key) && !leases.by_mac.contains_key(&lease.mac);
@@ -187,7 +196,7 @@ impl Leases {
     }
 
     fn may_lend(&self, address: Ipv4Addr) -> bool {
-        self.range.contains(address) && address != self.own
+        self.range.contains(address) && !self.reserved.contains(&address)
     }
 
     fn is_free(&self, key: u32, now: u64) -> bool {
@@ -248,8 +257,24 @@ mod tests {
         MacAddress([0x52, 0x54, 0, 0, 0, number])
     }
 
+    #[test]
+    fn nobody_gets_an_address_that_is_reserved() {
+        let range: AddressRange = "10.0.0.0-10.0.0.5".parse().unwrap();
+        let reserved: BTreeSet<Ipv4Addr> =
+            [0, 1, 2, 3, 5].map(|last| Ipv4Addr::new(10, 0, 0, last)).into();
+        let only = Ipv4Addr::new(10, 0, 0, 4);
+        let before = Lease { address: OWN, mac: mac(9), until: 1000 };
+        let mut leases = Leases::new(range, reserved.clone(), 3600, vec![before]);
+        assert!(leases.list().is_empty(), "one that was lent before it was reserved");
+        for address in &reserved {
+            assert!(!leases.take(mac(1), *address, 0), "{address}");
+            assert_eq!(leases.offer(mac(1), Some(*address), 0), Some(only));
+        }
+        assert_eq!(leases.offer(mac(2), None, 0), None);
+    }
+
     fn leases() -> Leases {
-        Leases::new("10.0.0.1-10.0.0.8".parse().unwrap(), OWN, 3600, Vec::new())
+        Leases::new("10.0.0.1-10.0.0.8".parse().unwrap(), BTreeSet::from([OWN]), 3600, Vec::new())
     }
 
     #[derive(Debug, Clone)]
@@ -324,7 +349,7 @@ mod tests {
     #[test]
     fn cards_that_a_full_range_has_no_address_for_cost_little() {
         let range: AddressRange = "10.1.0.0-10.1.255.255".parse().unwrap();
-        let mut leases = Leases::new(range, OWN, 3600, Vec::new());
+        let mut leases = Leases::new(range, BTreeSet::from([OWN]), 3600, Vec::new());
         let card = |number: u32| {
             let [a, b, c, d] = number.to_be_bytes();
             MacAddress([2, 0, a, b, c, d])
@@ -347,7 +372,7 @@ mod tests {
         assert!(first.take(mac(5), address, 0));
         let list = first.list();
         assert_eq!(list.len(), 1);
-        let mut second = Leases::new(first.range(), OWN, 3600, list);
+        let mut second = Leases::new(first.range(), BTreeSet::from([OWN]), 3600, list);
         assert_eq!(second.offer(mac(5), None, 10), Some(address));
         assert_eq!(leases().offer(mac(5), None, 10), Some(address));
     }

@@ -342,7 +342,10 @@ mod tests {
             name_servers: Vec::new(),
         };
         let own = Ipv4Addr::new(10, 0, 0, 1);
-        Addresses { network, leases: Leases::new(range.parse().unwrap(), own, 60, Vec::new()) }
+        Addresses {
+            network,
+            leases: Leases::new(range.parse().unwrap(), [own].into(), 60, Vec::new()),
+        }
     }
 
     #[test]

@@ -200,13 +200,17 @@ async fn addresses(
         )));
     }
     let earlier = keep::leases(home).await?;
+    let network = net(here.address);
+    let ends = [network.into(), (network | !u32::from(mask)).into()];
+    let others = handing.router.iter().chain(&handing.name_servers).copied();
+    let reserved = others.chain(ends).chain([here.address]).collect();
     Ok(Addresses {
         network: NetworkSettings {
             mask,
             router: handing.router,
             name_servers: handing.name_servers,
         },
-        leases: Leases::new(handing.range, here.address, handing.lasts, earlier),
+        leases: Leases::new(handing.range, reserved, handing.lasts, earlier),
     })
 }
 
