@@ -6,10 +6,12 @@ use crate::Datagrams;
 use crate::datagram::{LONGEST, Ports};
 use crate::firmware::FirmwareFiles;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -28,24 +30,56 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct TftpServer {
     files: FirmwareFiles,
-    running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
+    running: Arc<Mutex<RunningTransfers>>,
 }
 
-/// A place among the transfers of an address.
-struct TransferSlot {
-    running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
+/// The transfers that run, the oldest first.
+#[derive(Debug, Default)]
+struct RunningTransfers {
+    next: u64,
+    all: BTreeMap<u64, Arc<RunningTransfer>>,
+}
+
+/// A transfer to an address, which anybody may have made up.
+#[derive(Debug)]
+struct RunningTransfer {
     address: Ipv4Addr,
+    /// Something of it was acknowledged: who asked is there.
+    heard: AtomicBool,
+    /// Its place goes to another one.
+    given_up: Notify,
+}
+
+impl RunningTransfers {
+    /// A place for another transfer. When all are taken, it is that of the oldest whose client was never heard.
+    fn take_place(&mut self, address: Ipv4Addr) -> Option<(u64, Arc<RunningTransfer>)> {
+        if self.all.values().filter(|other| other.address == address).count() >= MOST_EACH {
+            return None;
+        }
+        if self.all.len() >= MOST {
+            let silent =
+                |(_, other): &(&u64, &Arc<RunningTransfer>)| !other.heard.load(Ordering::Relaxed);
+            let oldest = self.all.iter().find(silent).map(|(number, _)| *number)?;
+            self.all.remove(&oldest)?.given_up.notify_one();
+        }
+        let (heard, given_up) = (AtomicBool::new(false), Notify::new());
+        let transfer = Arc::new(RunningTransfer { address, heard, given_up });
+        self.next += 1;
+        self.all.insert(self.next, Arc::clone(&transfer));
+        Some((self.next, transfer))
+    }
+}
+
+/// A place among the transfers.
+struct TransferSlot {
+    running: Arc<Mutex<RunningTransfers>>,
+    number: u64,
+    transfer: Arc<RunningTransfer>,
 }
 
 impl Drop for TransferSlot {
     fn drop(&mut self) {
-        let mut running = self.running.lock();
-        if let Some(count) = running.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                running.remove(&self.address);
-            }
-        }
+        self.running.lock().all.remove(&self.number);
     }
 }
 
@@ -72,7 +106,13 @@ impl TftpServer {
             let refusal = match ClientPacket::decode(&buffer[..length]) {
                 Some(ClientPacket::Read(request)) => match self.begin(&request, from) {
                     Ok((transfer, place)) => {
-                        transfers.spawn(run(transfer, place, from, Arc::clone(&ports)));
+                        let ports = Arc::clone(&ports);
+                        transfers.spawn(async move {
+                            tokio::select! {
+                                () = place.transfer.given_up.notified() => {}
+                                () = run(transfer, &place.transfer.heard, from, ports) => {}
+                            }
+                        });
                         None
                     }
                     Err(refusal) => refusal,
@@ -100,21 +140,17 @@ impl TftpServer {
         if !request.binary {
             return Err(Some(packet::error(0, "only octet mode is offered")));
         }
-        let mut running = self.running.lock();
-        let all: usize = running.values().sum();
-        let own = running.get(from.ip()).copied().unwrap_or(0);
-        if all >= MOST || own >= MOST_EACH {
-            return Err(None); // it asks again
-        }
-        running.insert(*from.ip(), own + 1);
-        let place = TransferSlot { running: Arc::clone(&self.running), address: *from.ip() };
+        // Who gets none asks again.
+        let (number, transfer) = self.running.lock().take_place(*from.ip()).ok_or(None)?;
+        let place = TransferSlot { running: Arc::clone(&self.running), number, transfer };
         Ok((Transfer::new(file.clone(), request), place))
     }
 }
 
+/// Sends a file; `heard` becomes true when its client acknowledges something.
 async fn run(
     mut transfer: Transfer,
-    _place: TransferSlot,
+    heard: &AtomicBool,
     client: SocketAddrV4,
     ports: Arc<dyn Ports>,
 ) {
@@ -143,6 +179,7 @@ async fn run(
                 Some(ClientPacket::Ack(block)) => match transfer.acknowledged(block) {
                     TransferStep::Wait => {}
                     step => {
+                        heard.store(true, Ordering::Relaxed);
                         silent_until = Instant::now() + SILENCE;
                         break step;
                     }
@@ -279,8 +316,9 @@ mod tests {
         }
         let ports = Arc::new(ScriptedPorts { pause: Duration::from_secs(pause), acks });
         let began = Instant::now();
-        run(transfer, slot, CLIENT, ports).await;
-        assert!(server.running.lock().is_empty());
+        run(transfer, &slot.transfer.heard, CLIENT, ports).await;
+        drop(slot);
+        assert!(server.running.lock().all.is_empty());
         began.elapsed()
     }
 
@@ -295,6 +333,30 @@ mod tests {
         assert!(lasts(None, 1, 0).await < SILENCE);
         assert_eq!(lasts(Some(10), 50, 99).await, LONGEST_TRANSFER);
         assert_eq!(lasts(Some(10), 1, 101).await, Duration::from_secs(101));
+    }
+
+    #[tokio::test]
+    async fn clients_that_say_nothing_keep_none_out_that_acknowledges() {
+        let request = b"\0\x01snponly.efi\0octet\0timeout\x0010\0";
+        with_server(async |server| {
+            let honest = client_of(server, request).await;
+            honest.0.send_to(&[0, 4, 0, 0], honest.2).await.unwrap();
+            let mut buffer = [0; LONGEST];
+            assert_eq!(honest.0.receive(&mut buffer).await.unwrap().0, 4 + 512);
+            let mut silent = Vec::new();
+            for number in 0..=MOST {
+                let address = Ipv4Addr::new(127, 0, 1 + (number >> 8) as u8, number as u8);
+                let client = UdpSocket::bind((address, 0)).await.unwrap();
+                client.send_to(request, server).await.unwrap();
+                client.receive(&mut buffer).await.unwrap();
+                silent.push(client);
+            }
+            // One was given up for each of the last, and not the one that acknowledges.
+            honest.0.send_to(&[0, 4, 0, 1], honest.2).await.unwrap();
+            assert_eq!(honest.0.receive(&mut buffer).await.unwrap().0, 4 + 512);
+            assert_eq!(buffer[..4], [0, 3, 0, 2]);
+        })
+        .await;
     }
 
     #[tokio::test]
