@@ -43,6 +43,7 @@ export interface HeadRoom {
   seconds: number;
   clients: number;
   requests: number;
+  untimed_requests: number;
   more: number | null;
   limit: "utilisation" | "response" | "none" | null;
   bottleneck: string | null;

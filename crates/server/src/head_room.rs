@@ -14,6 +14,9 @@ use tokio::time::Instant;
 const MOMENTS: usize = 13;
 /// The share of its time that the busiest part of the server may be busy.
 const BUSY: f64 = 0.8;
+/// The share of all requests that may come by iSCSI and vhost-user: what these take is in the processor's time and in
+/// the reads of the store, but nobody knows their clients and response times.
+const UNTIMED: f64 = 0.05;
 
 /// The head-room of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,7 +28,11 @@ pub struct HeadRoomView {
     pub clients: u64,
     /// Their requests.
     pub requests: u64,
-    /// Clients like them that there may be in addition; null when too little was asked to tell.
+    /// Requests by iSCSI and vhost-user, whose clients and times are not known.
+    #[serde(default)]
+    pub untimed_requests: u64,
+    /// Clients like them that there may be in addition; null when too little was asked to tell, or too much by iSCSI
+    /// and vhost-user.
     pub more: Option<u64>,
     /// What ends it: `utilisation`, `response`, or `none` when there may be even more.
     pub limit: Option<String>,
@@ -46,6 +53,8 @@ pub struct HeadRoomView {
 struct Moment {
     at: Instant,
     requests: u64,
+    /// By iSCSI and vhost-user.
+    untimed: u64,
     response_nanos: u64,
     cpu_seconds: f64,
     reads: objects::BackendReads,
@@ -56,7 +65,7 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(engine: &Engine, counters: &nbd::Counters) -> Self {
+    fn now(engine: &Engine, counters: &nbd::Counters, untimed: u64) -> Self {
         let all = TimedOperation::ALL.into_iter().map(|operation| counters.latencies.of(operation));
         let (mut requests, mut response_nanos) = (0, 0u64);
         for latency in all {
@@ -75,6 +84,7 @@ impl Moment {
         Self {
             at: Instant::now(),
             requests,
+            untimed,
             response_nanos,
             cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - polled,
             reads: engine.link.reads(),
@@ -125,9 +135,10 @@ impl Moment {
 pub(crate) struct Meter(Mutex<VecDeque<Moment>>);
 
 impl Meter {
-    /// Keeps the counters of this moment. To be called every five seconds.
-    pub(crate) fn note(&self, engine: &Engine, counters: &nbd::Counters) {
-        let moment = Moment::now(engine, counters);
+    /// Keeps the counters of this moment, and how many requests came by other ways than NBD. To be called every five
+    /// seconds.
+    pub(crate) fn note(&self, engine: &Engine, counters: &nbd::Counters, untimed: u64) {
+        let moment = Moment::now(engine, counters, untimed);
         let mut moments = self.0.lock();
         moments.push_back(moment);
         if moments.len() > MOMENTS {
@@ -141,19 +152,30 @@ impl Meter {
         &self,
         engine: &Engine,
         counters: &nbd::Counters,
+        untimed: u64,
         response: Option<f64>,
     ) -> Option<HeadRoomView> {
-        let now = Moment::now(engine, counters);
+        let now = Moment::now(engine, counters, untimed);
         let moments = self.0.lock();
         let (seen, clients) = interval(&moments, &now)?;
+        let untimed = now.untimed.saturating_sub(moments.front()?.untimed);
         drop(moments);
         let limits = OperatingLimits { utilisation: BUSY, response };
-        let found = head_room::head_room(&seen, limits).unwrap_or_else(|e| {
-            tracing::debug!(error = e.message(), "no head-room");
+        let found = if is_too_much(untimed, seen.requests) {
             None
-        });
-        Some(view(&seen, clients, found))
+        } else {
+            head_room::head_room(&seen, limits).unwrap_or_else(|e| {
+                tracing::debug!(error = e.message(), "no head-room");
+                None
+            })
+        };
+        Some(HeadRoomView { untimed_requests: untimed, ..view(&seen, clients, found) })
     }
+}
+
+/// Whether so many requests without times hide what those with times take.
+fn is_too_much(untimed: u64, timed: u64) -> bool {
+    untimed as f64 > UNTIMED * (untimed as f64 + timed as f64)
 }
 
 /// What happened from the first of these moments until now, and the clients that are there now. Little's law is of
@@ -174,6 +196,7 @@ fn view(seen: &ServerInterval, clients: u32, found: Option<HeadRoom>) -> HeadRoo
         seconds: seen.seconds,
         clients: clients.into(),
         requests: seen.requests,
+        untimed_requests: 0,
         more: None,
         limit: None,
         bottleneck: None,
@@ -205,6 +228,13 @@ impl HeadRoomView {
         let (Some(more), Some(bottleneck), Some(then)) =
             (self.more, &self.bottleneck, self.response_then_us)
         else {
+            if is_too_much(self.untimed_requests, self.requests) {
+                return format!(
+                    "{} of {} requests came by iSCSI or vhost-user, and what their clients need is not known",
+                    self.untimed_requests,
+                    self.untimed_requests + self.requests
+                );
+            }
             if self.requests >= head_room::ENOUGH_REQUESTS {
                 return format!(
                     "{} requests in {:.0} s, whose times tell nothing of what more clients would meet",
@@ -237,6 +267,7 @@ mod tests {
         Moment {
             at,
             requests: 5000 * n,
+            untimed: 0,
             response_nanos: 5000 * n * 1_000_000,
             cpu_seconds: 0.05 * n as f64,
             reads: objects::BackendReads::default(),
@@ -303,6 +334,9 @@ mod tests {
         let found = view(&seen, clients, head_room::head_room(&seen, limits).unwrap());
         assert!((140..=170).contains(&found.more.unwrap()), "{found:?}");
         assert!(found.text().contains("more clients like the 2 of now; then cpu"), "{found:?}");
+        let many = HeadRoomView { untimed_requests: 600, more: None, ..found };
+        assert!(many.text().starts_with("600 of 10600 requests came by iSCSI"), "{}", many.text());
+        assert!(!is_too_much(0, 0) && !is_too_much(500, 10_000) && is_too_much(600, 10_000));
         let (idle, clients) = judged(&moment(later, 1));
         let found = view(&idle, clients, head_room::head_room(&idle, limits).unwrap());
         assert!(

@@ -250,6 +250,13 @@ impl RunningServer {
         [std::mem::take(&mut verbs.tasks), std::mem::take(&mut verbs.errands)]
     }
 
+    /// Requests that came by iSCSI and vhost-user.
+    pub(crate) fn untimed_requests(&self) -> u64 {
+        let iscsi = self.iscsi.as_ref().map_or(0, |server| server.counters().commands);
+        let vhost_user = self.vhost_user.as_ref().map_or(0, |server| server.counters().requests);
+        iscsi + vhost_user
+    }
+
     /// The longest mean response that is bearable, in seconds.
     pub(crate) fn bearable(&self) -> Option<f64> {
         let milliseconds = self.response_ms.load(Ordering::Relaxed);

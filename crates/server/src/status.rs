@@ -324,7 +324,10 @@ async fn head_room(
     running: Arc<RunningServer>,
     counters: Arc<nbd::Counters>,
 ) -> Result<Option<HeadRoomView>> {
-    let view = move || Ok(running.head_room.view(&running.engine, &counters, running.bearable()));
+    let view = move || {
+        let (untimed, bearable) = (running.untimed_requests(), running.bearable());
+        Ok(running.head_room.view(&running.engine, &counters, untimed, bearable))
+    };
     block::offload(view).await
 }
 

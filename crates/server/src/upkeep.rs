@@ -37,7 +37,8 @@ impl Upkeep {
             self.closing.spawn(async move { engine.open.close_idle(idle).await });
         }
         if self.ticks.is_multiple_of(HEAD_ROOM_TICKS) {
-            running.head_room.note(&self.engine, &running.nbd.counters());
+            let untimed = running.untimed_requests();
+            running.head_room.note(&self.engine, &running.nbd.counters(), untimed);
         }
         if self.taking_room.try_join_next().is_some() || self.taking_room.is_empty() {
             let disks = Arc::clone(&self.engine.disks);

@@ -133,8 +133,9 @@ impl Sampler {
                 let look = CounterReading::at(&sampler.running);
                 let running = &sampler.running;
                 if number % HEAD_ROOM_TICKS == 0 {
-                    let bearable = running.bearable();
-                    head_room = running.head_room.view(&running.engine, &look.counters, bearable);
+                    let (untimed, bearable) = (running.untimed_requests(), running.bearable());
+                    let meter = &running.head_room;
+                    head_room = meter.view(&running.engine, &look.counters, untimed, bearable);
                 }
                 if let Some(before) = &before {
                     sampler.publish(before, &look, head_room.clone())?;
