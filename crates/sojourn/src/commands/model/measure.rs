@@ -22,7 +22,8 @@ pub(super) struct Watched {
 pub(super) struct ResourceUse {
     pub(super) cpu: f64,
     pub(super) disk: f64,
-    pub(super) network: f64,
+    /// What was sent, and what was received.
+    network: [f64; 2],
 }
 
 impl ResourceUse {
@@ -31,8 +32,13 @@ impl ResourceUse {
         Self {
             cpu: self.cpu - before.cpu,
             disk: self.disk - before.disk,
-            network: self.network - before.network,
+            network: std::array::from_fn(|way| self.network[way] - before.network[way]),
         }
+    }
+
+    /// The work of the network's busier direction, which is the one that limits.
+    pub(super) fn network(self) -> f64 {
+        self.network.into_iter().fold(0.0, f64::max)
     }
 }
 
@@ -73,14 +79,12 @@ impl Watched {
             })? / 1000.0;
         }
         if let Some((name, speed)) = &self.network {
-            let mut most = 0f64;
-            // The busier direction is what limits.
-            for counter in ["statistics/tx_bytes", "statistics/rx_bytes"] {
+            let ways = ["statistics/tx_bytes", "statistics/rx_bytes"];
+            for (counter, busy) in ways.into_iter().zip(&mut work.network) {
                 let path = class(name, counter);
                 let bytes = read(&path)?.trim().parse::<f64>().map_err(|_| unreadable(&path))?;
-                most = most.max(bytes / speed);
+                *busy = bytes / speed;
             }
-            work.network = most;
         }
         Ok(work)
     }
@@ -128,6 +132,14 @@ mod tests {
         for text in ["", ")", "7 (x) S 1", ") a b c d e f g h i j k l m"] {
             assert_eq!(ticks(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_busier_direction_of_a_network_is_that_of_the_interval() {
+        let at = |network| ResourceUse { network, ..ResourceUse::default() };
+        // What was received since the machine's start is more, and hardly grows.
+        let work = at([22.875, 100.125]).since(at([20.0, 100.0]));
+        assert_eq!(work.network(), 2.875);
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Lab<'_> {
         [
             ("cpu", pid.is_some(), cpu, |run| run.work.cpu),
             ("disk", disk.is_some(), CentreKind::Queue, |run| run.work.disk),
-            ("network", network.is_some(), CentreKind::Queue, |run| run.work.network),
+            ("network", network.is_some(), CentreKind::Queue, |run| run.work.network()),
         ]
     }
 }
