@@ -6,7 +6,8 @@
 //! of it, a fetch, when the server lacks a part, and the bytes that either has to move.
 //!
 //! A sample is of places: all blocks, whatever their size, of one in `n` stretches as long as the
-//! largest block; each cache is an `n`th as large.
+//! largest block; each cache is an `n`th as large. A read of `k` stretches counts as a `k`th of one in each of them,
+//! so that what a read takes is the same whatever else is tried. Where the sample is everything, no read is cut.
 
 use crate::client::CachingClient;
 use crate::options::{ReferenceOptions, Sharing};
@@ -115,6 +116,8 @@ struct SampledRequest {
     end: u32,
     bytes: u32,
     read: bool,
+    /// The part of the whole request that it counts as: above 0, and 1 when it was not cut.
+    share: f64,
 }
 
 /// A sample in blocks of one size.
@@ -135,16 +138,17 @@ impl SampledLoad {
 /// What was counted of a sample.
 #[derive(Default, Clone, Copy)]
 struct Count {
-    reads: u64,
-    trips: u64,
+    reads: f64,
+    trips: f64,
     trip_bytes: u64,
-    fetches: u64,
+    fetches: f64,
     fetch_bytes: u64,
 }
 
 /// Requests of samples.
 struct Samples {
-    requests: Vec<Vec<Request>>,
+    /// Each with the part of a whole one that it counts as.
+    requests: Vec<Vec<(Request, f64)>>,
     parties: HashMap<(u32, u32), u32>,
     /// The header of the whole trace.
     header: Header,
@@ -244,11 +248,11 @@ impl Budget {
         };
         let mut bases = Bases::default();
         bases.learn(&samples.header.disks);
-        let load = |requests: &Vec<Request>| {
+        let load = |requests: &Vec<(Request, f64)>| {
             let mut builder = Builder::new(&options)?;
             builder.learn(&samples.header);
             let mut parts = Vec::new();
-            for request in requests {
+            for (request, share) in requests {
                 builder.push(request)?;
                 let party = samples.parties.get(&(request.client, request.disk));
                 parts.push(SampledRequest {
@@ -256,6 +260,7 @@ impl Budget {
                     end: u32::try_from(builder.len()).unwrap_or(u32::MAX),
                     bytes: request.length,
                     read: request.op == Op::Read,
+                    share: *share,
                 });
             }
             let stream = builder.finish();
@@ -269,7 +274,7 @@ impl Budget {
     fn private(
         &self,
         stream: &ReferenceStream,
-        requests: &[Request],
+        requests: &[(Request, f64)],
         parts: &[SampledRequest],
         bases: &Bases,
     ) -> Vec<bool> {
@@ -278,7 +283,7 @@ impl Budget {
         }
         let mut private = vec![false; stream.blocks() as usize];
         let mut from = 0;
-        for (request, part) in requests.iter().zip(parts) {
+        for ((request, _), part) in requests.iter().zip(parts) {
             for reference in &stream.packed()[from..part.end as usize] {
                 let (id, written) = ReferenceStream::unpack(*reference);
                 private[id as usize] |= written && bases.of(request.disk).is_some();
@@ -309,7 +314,7 @@ impl Budget {
                 sum.fetches += count.fetches;
                 sum.fetch_bytes += count.fetch_bytes;
             }
-            let ratio = |part: u64, all: u64| 1.0 - part as f64 / all.max(1) as f64;
+            let ratio = |part: f64, all: f64| if all > 0.0 { 1.0 - part / all } else { 1.0 };
             SpendingPlan {
                 block: room.block,
                 client: room.client,
@@ -327,11 +332,11 @@ impl Budget {
 
     fn seconds(&self, count: &Count) -> f64 {
         let costs = self.costs;
-        let time = count.trips as f64 * costs.trip
+        let time = count.trips * costs.trip
             + count.trip_bytes as f64 / costs.trip_rate
-            + count.fetches as f64 * costs.fetch
+            + count.fetches * costs.fetch
             + count.fetch_bytes as f64 / costs.fetch_rate;
-        time / count.reads.max(1) as f64
+        if count.reads > 0.0 { time / count.reads } else { 0.0 }
     }
 
     /// Both levels of caches on a sample.
@@ -367,10 +372,11 @@ impl Budget {
             }
             from = part.end as usize;
             if part.read {
-                count.reads += 1;
-                count.trips += u64::from(lacks > 0);
+                let if_any = |blocks: u64| if blocks > 0 { part.share } else { 0.0 };
+                count.reads += part.share;
+                count.trips += if_any(lacks);
                 count.trip_bytes += if small == 0 { u64::from(part.bytes) } else { lacks * block };
-                count.fetches += u64::from(fetched > 0);
+                count.fetches += if_any(fetched);
                 count.fetch_bytes += fetched * block;
             }
         }
@@ -399,14 +405,21 @@ impl Samples {
                          into parts"
                     )));
                 }
-                for place in request.offset / stretch..=(request.end() - 1) / stretch {
+                if one_in == 1 {
+                    sampled.requests.iter_mut().for_each(|kept| kept.push((*request, 1.0)));
+                    continue;
+                }
+                let places = request.offset / stretch..=(request.end() - 1) / stretch;
+                let share = 1.0 / (places.end() - places.start() + 1) as f64;
+                for place in places {
                     // The upper bits of a product are a fair die.
                     let class = ((mix(place ^ 0x00b1_0c5a) >> 32) * u64::from(one_in)) >> 32;
                     if let Some(kept) = sampled.requests.get_mut(class as usize) {
                         let offset = request.offset.max(place * stretch);
                         let end =
                             request.end().min(place.saturating_add(1).saturating_mul(stretch));
-                        kept.push(Request { offset, length: (end - offset) as u32, ..*request });
+                        let length = (end - offset) as u32;
+                        kept.push((Request { offset, length, ..*request }, share));
                     }
                 }
             }

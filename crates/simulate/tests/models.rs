@@ -493,6 +493,27 @@ fn what_a_disk_wrote_itself_is_read_without_the_server_s_cache() {
 }
 
 #[test]
+fn what_a_read_takes_is_the_same_whatever_other_blocks_are_tried() {
+    let length = 1 << 20;
+    let request =
+        |at: u64| Request { offset: at * u64::from(length), length, ..Request::default() };
+    let bytes = f64::from(length);
+    // Nothing is read twice.
+    let expected = 1e-3 + bytes / 1e9 + 10e-3 + bytes / 1e8;
+    for blocks in [vec![4096], vec![4096, length]] {
+        for one_in in [1, 8] {
+            let mut source = Memory::new(Header::default(), (0..200).map(request).collect());
+            let asked = Budget { blocks: blocks.clone(), one_in, ..budget(256 << 20) };
+            let plain = asked.spend(&mut source).unwrap().plain;
+            assert!(
+                (plain.seconds - expected).abs() < 1e-9,
+                "{blocks:?}, 1 in {one_in}: {plain:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn small_blocks_are_chosen_where_little_of_a_large_one_is_read() {
     let request =
         |at: u64| Request { offset: at * 7919 % 3000 * 65_536, length: 4096, ..Request::default() };
