@@ -5,9 +5,10 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use sojourn_tests::counting::is_alive;
-use sojourn_tests::{Client, CountingMachine, Home, require};
+use sojourn_tests::{Client, CountingMachine, Home, require, tool};
 use std::cell::Cell;
 use std::fs::OpenOptions;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The process of a home's server.
@@ -183,6 +184,28 @@ fn machines_whose_server_crashes_go_on_by_another_one_that_they_share() {
         home.run(&["vm", "stop", "--force", machine.name()]);
     }
     two.wait("end of the servers", || !servers.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_machine_gets_another_server_after_an_upgrade() {
+    require!("qemu-system-x86_64");
+    let home = Home::new();
+    CountingMachine::image(&home);
+    let machine = CountingMachine::create(&home, "work");
+    let program = home.path("sojourn");
+    let install = || std::fs::copy(tool::sojourn(), &program).unwrap();
+    install();
+    let mut start = Command::new(&program);
+    start.arg("--home").arg(home.home()).args(["vm", "start", "work"]).env("PATH", tool::path());
+    assert!(start.status().unwrap().success());
+    machine.wait_for_numbers(2);
+    // As packages do: the processes that run keep a file without a name.
+    std::fs::remove_file(&program).unwrap();
+    install();
+    kill_process(Pid::from_raw(server(&home)).unwrap(), Signal::KILL).unwrap();
+    machine.wait_for_numbers(3);
+    machine.numbers().assert_whole();
+    home.run(&["vm", "stop", "--force", "work"]);
 }
 
 #[test]

@@ -20,6 +20,7 @@
 //! | [`ring`] | [`Ring`], reads that no thread waits for (io_uring) |
 //! | [`reserve`] | [`Reserve`](reserve::Reserve), room that is kept for what must be written when there is none |
 //! | [`page_cache`] | [`PageCacheId`](page_cache::PageCacheId), whether two processes see the same page cache |
+//! | [`program`] | [`own_program`](program::own_program), the file of this program, also after an upgrade |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`image_lock`] | locks on images and devices of others, ours and QEMU's |
 //! | [`mapped`] | [`MappedFile`](mapped::MappedFile), small stores into a file without a system call; [`Guarded`](mapped::Guarded), mapped memory that may go away |
@@ -43,6 +44,7 @@ pub mod memory;
 pub mod observe;
 pub mod offload;
 pub mod page_cache;
+pub mod program;
 pub mod reserve;
 pub mod ring;
 pub mod sink;

@@ -1,5 +1,6 @@
 //! A keeper in the background: this program again, whose parent ends when the device is there.
 
+use block::program::own_program;
 use block::{Error, Result};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -24,8 +25,7 @@ pub async fn spawn(
     held: Stdio,
     name: Option<&OsStr>,
 ) -> Result<Result<Vec<u8>, i32>> {
-    let program = std::env::current_exe().map_err(|e| Error::io("this program's path", e))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(own_program()?);
     if let Some(name) = name {
         command.arg0(name);
     }

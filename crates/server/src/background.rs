@@ -1,6 +1,7 @@
 //! The server of a home, started by a command that needs it, on its own: it stays when the command ends.
 
 use crate::client::ControlClient;
+use block::program::own_program;
 use block::{Error, Result};
 use engine::Home;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -159,7 +160,7 @@ fn start(home: &Home, verb: &[&str]) -> Result<Child> {
     let io = |e| Error::io(path.display(), e);
     let log = open_log(&path).map_err(io)?;
     let errors = log.try_clone().map_err(io)?;
-    let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
+    let program = own_program()?;
     Command::new(&program)
         .arg("--home")
         .arg(home.dir())

@@ -5,7 +5,8 @@
 //! A process that a command leaves behind, as the keeper of a machine, is nobody's child then, in a group of its own; it
 //! has none of the server's descriptors, all of which are closed when another program is begun.
 
-use crate::study::{all_of, own_program};
+use crate::study::all_of;
+use block::program::own_program;
 use block::{Error, ErrorKind, Result};
 use engine::Home;
 use parking_lot::Mutex;
@@ -168,7 +169,7 @@ impl Errands {
     pub(crate) fn new() -> Self {
         let [turns, waits, media, looks] =
             [ERRANDS, WAITS, MEDIA, LOOKS].map(|most| Arc::new(Semaphore::new(most)));
-        Self { turns, waits, media, looks, alone: Arc::default(), program: own_program() }
+        Self { turns, waits, media, looks, alone: Arc::default(), program: own_program().ok() }
     }
 
     /// The turn of an errand that changes something.

@@ -2,6 +2,7 @@
 //! trace is whatever somebody sends: what it makes the command do ends with that process, which may take so much
 //! memory and time and no more, and is killed when nobody waits for it.
 
+use block::program::own_program;
 use block::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde::de::DeserializeOwned;
@@ -48,7 +49,7 @@ pub(crate) struct Studies {
 impl Studies {
     /// Nothing is studied yet.
     pub(crate) fn new() -> Self {
-        let program = own_program();
+        let program = own_program().ok();
         Self { turns: Arc::new(Semaphore::new(STUDIES)), program, limits: LIMITS }
     }
 
@@ -146,14 +147,6 @@ impl Studies {
             block::ByteSize(self.limits.memory)
         ))
     }
-}
-
-/// The path of this program.
-pub(crate) fn own_program() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    // The name of a program that was replaced since, as by an upgrade.
-    let name = program.as_os_str().to_string_lossy();
-    Some(name.strip_suffix(" (deleted)").map_or(program.clone(), PathBuf::from))
 }
 
 /// What comes, of which so much is expected at the most.

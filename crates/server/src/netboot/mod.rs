@@ -22,6 +22,7 @@ use crate::http;
 use crate::http::guests::{self, Guests};
 use crate::machines::list;
 use crate::signals::{Signals, Switch};
+use block::program::own_program;
 use block::{Error, Result};
 use bytes::Bytes;
 use engine::Home;
@@ -263,10 +264,7 @@ async fn load_firmware(dir: Option<&Path>) -> Result<FirmwareFiles> {
 async fn load_overlay(helper: Option<&Path>) -> Result<Bytes> {
     let (path, asked) = match helper {
         Some(path) => (path.to_owned(), true),
-        None => {
-            let own = std::env::current_exe().map_err(|e| Error::io("this program's path", e))?;
-            (own.with_file_name(HELPER), false)
-        }
+        None => (own_program()?.with_file_name(HELPER), false),
     };
     block::offload(move || {
         let failed = |e| Error::io(path.display(), e);

@@ -4,6 +4,7 @@ use super::folder::MachineFolder;
 use super::requests::{Requests, start_ended};
 use super::sharing::{LastUse, ServerUse};
 use async_trait::async_trait;
+use block::program::own_program;
 use block::{Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest};
 use engine::{Config, Engine, Home, StoreUse, verbs};
@@ -482,8 +483,7 @@ impl MachineDisk for DiskServer {
 pub(super) fn program(home: &Home, log: &Path) -> Result<Command> {
     let failed = |e| Error::io(log.display(), e);
     let file = OpenOptions::new().create(true).append(true).open(log).map_err(failed)?;
-    let exe = std::env::current_exe().map_err(|e| Error::io("the path of this program", e))?;
-    let mut command = Command::new(exe);
+    let mut command = Command::new(own_program()?);
     command.arg("--home").arg(home.dir());
     if let Some(key_file) = home.key_file() {
         command.arg("--key-file").arg(key_file);
