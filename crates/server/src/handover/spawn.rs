@@ -1,8 +1,8 @@
 //! The successor's process, where the server starts it itself.
 
 use crate::api::Draining;
+use block::program::own_program;
 use block::{Error, Result};
-use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
@@ -57,12 +57,11 @@ impl Succession {
 /// Starts a successor with the command line of this process.
 ///
 /// # Errors
-/// When the program cannot be started.
+/// [`Unsupported`](block::ErrorKind::Unsupported) where no successor would outlive this process; when the program cannot
+/// be started.
 fn start_successor() -> Result<Child> {
-    let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
-    // The name of a program that was replaced since, as by an upgrade.
-    let name = program.as_os_str().to_string_lossy();
-    let program = name.strip_suffix(" (deleted)").map_or(program.clone(), PathBuf::from);
+    must_not_be_first(std::process::id())?;
+    let program = own_program()?;
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != TAKE_OVER);
     Command::new(&program)
         .args(arguments)
@@ -72,4 +71,27 @@ fn start_successor() -> Result<Child> {
         .stdin(Stdio::null())
         .spawn()
         .map_err(|e| Error::io(program.display(), e))
+}
+
+/// Fails for the first process of a container: with it the kernel ends all others.
+fn must_not_be_first(pid: u32) -> Result<()> {
+    match pid {
+        1 => Err(Error::unsupported(
+            "this server is process 1 of its container, which ends with it and would take a successor along; start the \
+             container anew, or give it an init ('podman run --init')",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::must_not_be_first;
+    use block::ErrorKind;
+
+    #[test]
+    fn the_first_process_of_a_container_starts_no_successor() {
+        assert_eq!(must_not_be_first(1).unwrap_err().kind(), ErrorKind::Unsupported);
+        must_not_be_first(2).unwrap();
+    }
 }
