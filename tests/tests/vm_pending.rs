@@ -384,7 +384,7 @@ fn what_somebody_had_end_goes_up_when_it_is_asked_for_and_not_before() {
     let machine = slow.idle_machine();
     slow.hanging.hold_reads(true);
     machine.vm("suspend");
-    let told = slow.home.run(&["vm", "stop", "--force", "work"]);
+    let told = slow.home.run(&["vm", "stop", "--sending", "work"]);
     assert!(told.contains("vm suspend work"), "{told}");
     slow.hanging.hold_reads(false);
     for _ in 0..2 {
@@ -441,6 +441,11 @@ fn what_nothing_sends_stays_when_somebody_has_it_end_before_it_is_sent_again() {
         assert_eq!(machine.show()["pending"]["stopped"], true);
     }
     machine.vm("resume");
+    // Neither of them is meant for a machine that has gone on.
+    slow.home.fails(4, &["vm", "stop", "--sending", "work"]);
+    let refused = slow.home.fails(3, &["vm", "discard", "work"]);
+    assert!(refused.contains("nothing to go back to"), "{refused}");
+    assert_eq!(machine.show()["state"], "running");
     let told = slow.home.run(&["vm", "stop", "--force", "work"]);
     assert!(told.contains("has stopped"), "{told}");
     slow.home.fails(4, &["vm", "stop", "--force", "work"]);

@@ -78,7 +78,8 @@ export const VM_VERBS: Verb<Vm>[] = [
     right: "admin",
     fits: ({ pending }) => pending !== undefined && pending.keeper !== null,
     doing: "ending the sending",
-    change: post("stop", { force: true }),
+    // It may have been resumed since the page was told of it.
+    change: post("stop", { sending: true }),
   },
   {
     name: "end",

@@ -431,7 +431,7 @@ test("what is offered follows the state of a machine, and is what the server is 
   await press("elsewhere", "Go on here…", "Go on here");
   await press("elsewhere", "Remove…", "Remove");
   assert.deepEqual(asked, [
-    ["POST", "sent/stop", { force: true }],
+    ["POST", "sent/stop", { sending: true }],
     ["POST", "unsent/suspend", {}],
     ["POST", "kept/resume", {}],
     ["POST", "sent/discard", {}],

@@ -98,6 +98,8 @@ pub enum VmRequest {
         name: String,
         /// At once.
         force: bool,
+        /// No machine, but the sending of what one was suspended as.
+        sending: bool,
     },
     /// Remove it with its parcels, or one parcel.
     Remove {
@@ -151,7 +153,7 @@ impl VmRequest {
             | Self::Resume { lost: false, .. }
             | Self::Checkpoint { .. }
             | Self::Clone { .. }
-            | Self::Stop { force: false, .. } => TokenRight::Operate,
+            | Self::Stop { force: false, sending: false, .. } => TokenRight::Operate,
             Self::Start { .. }
             | Self::Resume { .. }
             | Self::Rollback { .. }
@@ -206,7 +208,9 @@ impl VmRequest {
             Self::Checkpoint { .. } => ("checkpoint", Vec::new()),
             Self::Rollback { lost, .. } => ("rollback", flags(&[("lost", *lost)])),
             Self::Discard { lost, .. } => ("discard", flags(&[("lost", *lost)])),
-            Self::Stop { force, .. } => ("stop", flags(&[("force", *force)])),
+            Self::Stop { force, sending, .. } => {
+                ("stop", flags(&[("force", *force), ("sending", *sending)]))
+            }
             Self::Remove { lost, .. } => ("remove", flags(&[("lost", *lost)])),
         };
         let name = vec!["--".to_owned(), self.name().to_owned()];
@@ -280,7 +284,7 @@ mod tests {
                 disk: Some("bob".into()),
                 keep_mac: true,
             },
-            VmRequest::Stop { name: name(), force: true },
+            VmRequest::Stop { name: name(), force: true, sending: false },
             VmRequest::Remove { name: name(), lost: true },
         ]
     }
@@ -380,7 +384,7 @@ mod tests {
         for verb in [
             VmRequest::Start { name: name(), fresh: false, lost: false },
             VmRequest::Resume { name: name(), lost: false, no_fill: false },
-            VmRequest::Stop { name: name(), force: false },
+            VmRequest::Stop { name: name(), force: false, sending: false },
         ] {
             assert_eq!(verb.right(), TokenRight::Operate, "{verb:?}");
         }

@@ -3,7 +3,7 @@
 
 use super::carry::{HttpApi, carried};
 use super::requests::{
-    Asker, JsonBody, Nothing, PathNames, QueryParameters, RemoveHow, TakeHow, some_whole_number,
+    Asker, JsonBody, Nothing, PathNames, QueryParameters, RemoveHow, some_whole_number,
 };
 use super::vm_rights;
 use crate::answers::{answered, problem};
@@ -52,6 +52,16 @@ pub(super) struct StartHow {
     fresh: bool,
     #[serde(default)]
     lost: bool,
+}
+
+/// How a machine is stopped.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopHow {
+    #[serde(default)]
+    force: bool,
+    #[serde(default)]
+    sending: bool,
 }
 
 /// Until when a suspension is waited for.
@@ -327,9 +337,9 @@ pub(super) async fn stop(
     State(api): State<HttpApi>,
     asker: Asker,
     PathNames(name): PathNames<String>,
-    JsonBody(TakeHow { force }): JsonBody<TakeHow>,
+    JsonBody(StopHow { force, sending }): JsonBody<StopHow>,
 ) -> Response {
-    change(&api, &asker, VmRequest::Stop { name, force }, StatusCode::OK).await
+    change(&api, &asker, VmRequest::Stop { name, force, sending }, StatusCode::OK).await
 }
 
 /// Has a verb carried out, and answers with `status` when it is done.

@@ -85,7 +85,9 @@ impl RemoteServer {
             VmRequest::Clone { new, disk, keep_mac, .. } => {
                 ("clone", json!({ "new": new, "disk": disk, "keep_mac": keep_mac }))
             }
-            VmRequest::Stop { force, .. } => ("stop", json!({ "force": force })),
+            // A server of an earlier version does not know the second.
+            VmRequest::Stop { force, sending: false, .. } => ("stop", json!({ "force": force })),
+            VmRequest::Stop { sending, .. } => ("stop", json!({ "sending": sending })),
         };
         self.post(&format!("/vms/{}/{verb}", encoded(request.name())), body).await
     }

@@ -50,8 +50,8 @@ fn operations(
             "cpu" => return vec![json!("qemu64")],
             "screen" | "keep_mac" | "no_fill" => return vec![json!(false)],
             "names" => return vec![json!(images)],
-            "ephemeral" | "write_through" | "keep_mine" | "force" | "lost" | "fresh" | "wait"
-            | "refresh" | "drop_damaged" | "make" => {
+            "ephemeral" | "write_through" | "keep_mine" | "force" | "sending" | "lost"
+            | "fresh" | "wait" | "refresh" | "drop_damaged" | "make" => {
                 return vec![json!(true), json!(false)];
             }
             other => panic!("the test does not know what to fill in for {other:?}"),

@@ -164,6 +164,9 @@ pub(crate) struct StopArgs {
     /// The machine's name
     pub(super) name: String,
     /// End it at once
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sending")]
     pub(super) force: bool,
+    /// End the sending of its suspension; a machine that runs goes on
+    #[arg(long)]
+    pub(super) sending: bool,
 }

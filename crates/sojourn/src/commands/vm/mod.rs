@@ -163,9 +163,10 @@ Examples:
 Examples:
   sojourn vm stop work               presses the power button, and waits
   sojourn vm stop --force work       as if the power failed
+  sojourn vm stop --sending work     no machine, but the sending of one that is suspended
 
-Of a machine that is suspended here and going up, --force ends that: it stays on this host, and
-goes up when 'sojourn vm suspend' asks for it.")]
+What was suspended and is going up stays on this host then, and goes up when 'sojourn vm suspend'
+asks for it. --force ends that, too.")]
     Stop(StopArgs),
     /// Remove a machine with all its parcels, or one parcel; its disk stays
     #[command(after_help = "\

@@ -121,8 +121,8 @@ fn changes(verb: &VmCommand) -> Result<VmRequest> {
         VmCommand::Discard(RevertArgs { name, lost }) => {
             VmRequest::Discard { name: name.clone(), lost: *lost }
         }
-        VmCommand::Stop(StopArgs { name, force }) => {
-            VmRequest::Stop { name: name.clone(), force: *force }
+        VmCommand::Stop(StopArgs { name, force, sending }) => {
+            VmRequest::Stop { name: name.clone(), force: *force, sending: *sending }
         }
         VmCommand::Remove(RemoveArgs { name, lost }) => {
             VmRequest::Remove { name: name.clone(), lost: *lost }

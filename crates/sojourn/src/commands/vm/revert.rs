@@ -67,8 +67,13 @@ async fn put_back(
 /// # Errors
 /// What the keeper answers; [`Conflict`](block::ErrorKind::Conflict) when somebody else has the machine.
 pub(super) async fn end_keeper(folder: &MachineFolder) -> Result<Option<LockFile>> {
+    end_with(folder, &KeeperRequest::Stop { force: true }).await
+}
+
+/// The same by a request of its own.
+async fn end_with(folder: &MachineFolder, request: &KeeperRequest) -> Result<Option<LockFile>> {
     let was_sent = folder.not_sent().is_none();
-    ask_or_gone(folder, &KeeperRequest::Stop { force: true }).await?;
+    ask_or_gone(folder, request).await?;
     let lock = folder.must_stay_down()?;
     // The keeper noted that somebody had it end, which was for this alone.
     if was_sent && lock.is_some() {
@@ -96,14 +101,23 @@ pub(super) async fn discard(
     let newest = async || -> Result<Option<Parcel>> {
         Ok(Parcel::newest(store, name).await?.filter(|parcel| folder.is_of(parcel)))
     };
-    if newest().await?.is_none() && folder.pending()?.is_none() {
+    let goes_back = newest().await?.is_some();
+    // A machine that runs has gone on from what is kept of it.
+    let is_kept = |pending: &PendingSuspension| {
+        !pending.was_resumed(folder.path()) || folder.must_not_run().is_ok()
+    };
+    if !goes_back && !folder.pending()?.as_ref().is_some_and(is_kept) {
         return Err(Error::not_found(format!(
             "no parcel of machine {name:?} is in the store: there is nothing to go back to; 'sojourn vm stop --force {name}' \
              ends it"
         )));
     }
     let bar = Bar::waiting("discarding");
-    let _lock = end_keeper(&folder).await?;
+    let _lock = match goes_back {
+        true => end_keeper(&folder).await?,
+        // It may go on meanwhile, and must not be ended then.
+        false => end_with(&folder, &KeeperRequest::StopSending).await?,
+    };
     // What went up until now counts.
     let parcel = newest().await?;
     match &parcel {

@@ -18,12 +18,15 @@ pub(super) async fn run(args: &StopArgs, home: &Home, output: Output) -> Result<
     let name = &args.name;
     let folder = MachineFolder::of(home, name)?;
     folder.spec()?;
-    let request = KeeperRequest::Stop { force: args.force };
+    let request = match args.sending {
+        true => KeeperRequest::StopSending,
+        false => KeeperRequest::Stop { force: args.force },
+    };
     let bar = Bar::waiting(request.doing());
     let was_kept = folder.must_not_run().is_err();
     let reply = match ask_or_gone(&folder, &request).await? {
         Some(reply) => reply,
-        None if args.force => match keep_here(&folder) {
+        None if args.force || args.sending => match keep_here(&folder) {
             Err(e) if was_kept && e.kind() == ErrorKind::Conflict => KeeperReply::Stopped,
             other => other?,
         },

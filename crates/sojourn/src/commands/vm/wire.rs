@@ -32,6 +32,8 @@ pub(super) enum KeeperRequest {
     Stop {
         force: bool,
     },
+    /// End the sending of a suspension, and no machine that runs.
+    StopSending,
 }
 
 impl KeeperRequest {
@@ -43,6 +45,7 @@ impl KeeperRequest {
             Self::Resume { .. } => "resuming",
             Self::Checkpoint => "storing",
             Self::Stop { .. } => "stopping",
+            Self::StopSending => "ending the sending",
         }
     }
 }

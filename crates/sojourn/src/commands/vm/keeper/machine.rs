@@ -102,6 +102,10 @@ impl KeptMachine {
                 self.machine.spec().name,
                 self.machine.spec().name
             ))),
+            Ok(KeeperRequest::StopSending) => Err(Error::conflict(format!(
+                "machine {:?} runs, and nothing of it is being sent",
+                self.machine.spec().name
+            ))),
             Ok(KeeperRequest::Checkpoint) => match self.pack(keeper, true).await {
                 Packing::Parcel(report) => {
                     self.parcel = Some(report.parcel.name());

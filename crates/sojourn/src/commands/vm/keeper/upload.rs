@@ -272,7 +272,7 @@ async fn serve(
             let fill = MemoryFill::unless(no_fill);
             return Some(UploadEnd::Resume { asked: stream, qemu, fill });
         }
-        Ok(KeeperRequest::Stop { force: true }) => {
+        Ok(KeeperRequest::Stop { force: true } | KeeperRequest::StopSending) => {
             // Until somebody asks for it.
             match keeper.folder.note_not_sent(Some(&NotSent::Stopped)) {
                 Ok(()) => {
