@@ -1,6 +1,7 @@
 //! The homes of attached disks: one for each store, in `attached/` of the user's own home. Root's own home is the
 //! package's server's by default, of which systemd makes all the server's user's: what root attached lies beside it.
 
+use crate::marks;
 use block::{ByteSize, Error, Result};
 use engine::config::attached;
 use engine::config::{Config, Pieces, Tls};
@@ -223,7 +224,10 @@ pub fn prepare(
     attach.up = options.up.unwrap_or(attach.up);
     attach.down = options.down.unwrap_or(attach.down);
     if config == before && !is_new {
-        return Ok(Preparation::Unchanged);
+        return Ok(match marks::wants_restart(home) {
+            true => Preparation::NeedsRestart,
+            false => Preparation::Unchanged,
+        });
     }
     let dir = above(own);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
@@ -237,12 +241,31 @@ pub fn prepare(
             attached::edited(&text, &before, &config)?
         }
     };
+    let wants_restart = needs_restart && !is_new;
+    if wants_restart {
+        marks::set_wants_restart(home, true)?;
+    }
     replace(&path, &text)?;
-    Ok(match (is_new, needs_restart) {
-        (true, _) => Preparation::New,
-        (false, true) => Preparation::NeedsRestart,
-        (false, false) => Preparation::Changed,
+    if wants_restart {
+        // A process that began meanwhile may have read what was there before.
+        marks::set_wants_restart(home, true)?;
+    }
+    Ok(match is_new {
+        true => Preparation::New,
+        false if marks::wants_restart(home) => Preparation::NeedsRestart,
+        false => Preparation::Changed,
     })
+}
+
+/// Notes that a process begins to look after the disks of a home, before it reads the configuration.
+///
+/// # Errors
+/// Any error from the file system.
+pub fn begin(home: &Home) -> Result<()> {
+    match marks::wants_restart(home) {
+        true => marks::set_wants_restart(home, false),
+        false => Ok(()),
+    }
 }
 
 /// Replaces a file, whole or not at all.
@@ -318,7 +341,13 @@ mod tests {
         options.certificates = Some("/pki".into());
         assert_eq!(did(&options), Preparation::NeedsRestart);
         options.peers = Some(true);
+        // Until a process has read it: the one that runs may be in use.
+        for _ in 0..2 {
+            assert_eq!(did(&options), Preparation::NeedsRestart);
+        }
+        options.down = Some(ByteSize(7));
         assert_eq!(did(&options), Preparation::NeedsRestart);
+        begin(&home).unwrap();
         assert_eq!(did(&options), Preparation::Unchanged);
         options = AttachOptions { up: Some(ByteSize(0)), ..Default::default() };
         assert_eq!(did(&options), Preparation::Changed);

@@ -51,6 +51,23 @@ pub(crate) fn set_paused(home: &Home, set: bool) -> Result<()> {
     put(home, &paused(home), set)
 }
 
+/// Whether the process that looks after the disks, if one runs, has not read what counts from its start on.
+pub(crate) fn wants_restart(home: &Home) -> bool {
+    restart_wanted(home).exists()
+}
+
+/// Notes that it has not, or that the next one begins.
+///
+/// # Errors
+/// Any error from the file system.
+pub(crate) fn set_wants_restart(home: &Home, set: bool) -> Result<()> {
+    put(home, &restart_wanted(home), set)
+}
+
+fn restart_wanted(home: &Home) -> PathBuf {
+    home.dir().join("restart-wanted")
+}
+
 fn paused(home: &Home) -> PathBuf {
     home.dir().join("paused")
 }

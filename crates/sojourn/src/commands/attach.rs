@@ -207,6 +207,9 @@ impl Runnable for Attach {
 /// Serves a home of attached disks.
 pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
     let home = global.home()?;
+    if ControlClient::connect(&home).await?.is_none() {
+        homes::begin(&home)?;
+    }
     let config = Config::of(&home)?;
     if config.attach.is_none() {
         return Err(Error::invalid(format!(
