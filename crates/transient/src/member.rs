@@ -9,6 +9,12 @@ use block::{
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// What is written in one lane is written in order: so many bytes side by side.
+const LANE: u64 = 1 << 20;
+/// How many lanes there are; places far apart share one.
+const LANES: usize = 64;
 
 /// A disk or image file of the owner, whole. What is above it ([`Stitched`](crate::Stitched))
 /// touches the lent ranges only.
@@ -24,6 +30,9 @@ pub struct Member {
     held: Arc<HostDisk>,
     /// Looks whether they kept away.
     watch: Arc<Watch>,
+    /// Each is held by a write until that is over, also when nobody waits for it any more: a later one of the same
+    /// place would else be overwritten by it.
+    lanes: Vec<Arc<Mutex<()>>>,
 }
 
 impl Member {
@@ -40,19 +49,43 @@ impl Member {
         let size = file.len()?;
         // Only advice: a system that reads ahead all the same reads, but writes nothing.
         let _ = rustix::fs::fadvise(file.file(), 0, NonZeroU64::new(size), Advice::Random);
-        Ok(Self { file, size, held, watch })
+        let lanes = (0..LANES).map(|_| Arc::default()).collect();
+        Ok(Self { file, size, held, watch, lanes })
+    }
+
+    /// The lanes of a span, in an order in which no two wait for each other.
+    fn lanes(&self, span: Span) -> impl Iterator<Item = &Arc<Mutex<()>>> {
+        let (first, last) = (span.offset() / LANE, span.end().saturating_sub(1) / LANE);
+        let number = |at: u64| (at % LANES as u64) as usize;
+        let (low, high) = match (number(first), number(last) + 1) {
+            _ if last.saturating_sub(first) >= LANES as u64 => (0..0, 0..LANES),
+            (from, to) if from < to => (0..0, from..to),
+            (from, to) => (0..to, from..LANES),
+        };
+        [low, high].into_iter().filter_map(|numbers| self.lanes.get(numbers)).flatten()
+    }
+
+    /// Waits for the writes to a span that are under way.
+    async fn alone(&self, span: Span) -> Vec<OwnedMutexGuard<()>> {
+        let mut held = Vec::with_capacity(2);
+        for lane in self.lanes(span) {
+            held.push(Arc::clone(lane).lock_owned().await);
+        }
+        held
     }
 
     /// Does what may wait for the disk, if the lenders are as they were. It goes on when nobody waits for it any
-    /// more, such as a client that has gone, and the disk is held for as long as that.
+    /// more, such as a client that has gone, and the disk and the lanes are held for as long as that.
     async fn offload(
         &self,
+        alone: Vec<OwnedMutexGuard<()>>,
         work: impl FnOnce(&RandomFile) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let (file, watch) = (Arc::clone(&self.file), Arc::clone(&self.watch));
         let held = Arc::clone(&self.held);
         offload(move || {
             let done = watch.look().and_then(|()| work(&file));
+            drop(alone);
             // What it is written by is closed before others may have the disk.
             drop(file);
             drop(held);
@@ -118,7 +151,8 @@ impl Device for Member {
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        if self.is_written_through() || !self.watch.is_fresh() {
+        let is_busy = || self.lanes(span).any(|lane| lane.try_lock().is_err());
+        if self.is_written_through() || !self.watch.is_fresh() || is_busy() {
             return Ok(Attempt::WouldWait);
         }
         self.file.write(span.offset(), data)?;
@@ -131,12 +165,13 @@ impl Device for Member {
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        let alone = self.alone(span).await;
         if durability == Durability::Buffered && !self.is_written_through() {
             self.watch.pass().await?;
             return self.file.write(span.offset(), data);
         }
         let data = data.to_vec();
-        self.offload(move |file| {
+        self.offload(alone, move |file| {
             let written = match durability {
                 Durability::Durable => file.file().write_durable(&data, span.offset()),
                 Durability::Buffered => {
@@ -152,7 +187,7 @@ impl Device for Member {
     /// Syncs. Not once somebody else was found to use a file system that lends: the kernel would write out at once
     /// what the page cache of an image file holds.
     async fn flush(&self) -> Result<()> {
-        self.offload(|file| {
+        self.offload(Vec::new(), |file| {
             file.file().sync_data().map_err(|e| Error::io(file.path().display(), e))
         })
         .await

@@ -401,4 +401,50 @@ mod tests {
         std::fs::File::open(&path).unwrap().read_exact_at(&mut written, span.offset()).unwrap();
         assert_eq!(written, [7; 4096], "it was written while the disk was held");
     }
+
+    #[tokio::test]
+    async fn a_write_that_nobody_waits_for_lands_before_a_later_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let (closed, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (gate, waiting) = (Arc::clone(&closed), Arc::clone(&waits));
+        let clock = BootClock::new(move || {
+            // The first who comes to a closed gate waits there, and nobody else.
+            if gate.load(Ordering::Relaxed) && !waiting.swap(true, Ordering::Relaxed) {
+                while gate.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            }
+            1
+        });
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let span = Span::between(128 << 10, 132 << 10);
+        let plan = Plan::with_clock(vec![loan(&disk, vec![span])], clock).unwrap();
+        drop(disk);
+        let member = Arc::new(plan.members().unwrap().remove(0));
+        drop(plan);
+        member.write(span, &[6; 4096], Durability::Buffered).await.unwrap();
+        closed.store(true, Ordering::Relaxed);
+        let mut writes = tokio::task::JoinSet::new();
+        let (abandoned, later) = (Arc::clone(&member), Arc::clone(&member));
+        writes.spawn(async move { abandoned.write(span, &[7; 4096], Durability::Durable).await });
+        let pause = || tokio::time::sleep(std::time::Duration::from_millis(1));
+        while !waits.load(Ordering::Relaxed) {
+            pause().await;
+        }
+        writes.shutdown().await;
+        assert_eq!(member.try_write(span, &[8; 4096]).unwrap(), Attempt::WouldWait);
+        writes.spawn(async move { later.write(span, &[9; 4096], Durability::Buffered).await });
+        // It would be over by now, and overwritten then.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        closed.store(false, Ordering::Relaxed);
+        writes.join_next().await.unwrap().unwrap().unwrap();
+        drop(member);
+        while HostDisk::open(&path).is_err() {
+            pause().await;
+        }
+        let mut written = [0; 4096];
+        std::fs::File::open(&path).unwrap().read_exact_at(&mut written, span.offset()).unwrap();
+        assert_eq!(written, [9; 4096]);
+    }
 }
