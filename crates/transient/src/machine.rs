@@ -167,13 +167,13 @@ impl KernelDisk {
         layers
     }
 
-    /// Whether what is written to it is first copied for a snapshot, or takes room from a pool. LVM
-    /// says so in the names of the layers below.
-    fn shares_its_room(&self) -> bool {
-        self.layers().iter().filter_map(|layer| layer.text("dm/uuid")).any(|uuid| {
-            uuid.starts_with("LVM-")
-                && ["-real", "-cow", "-tpool", "-vpool"].iter().any(|layer| uuid.ends_with(layer))
-        })
+    /// Whether what is written to it may be first copied for a snapshot, or take room from a pool: it does not where
+    /// all that it stands on is written in place.
+    fn may_share_its_room(&self) -> bool {
+        let mapped = |layer: &&Self| layer.sysfs.join("dm").is_dir();
+        let layers = self.layers();
+        let mut uuids = layers.iter().filter(mapped).map(|layer| layer.text("dm/uuid"));
+        uuids.any(|uuid| !is_written_in_place(&uuid.unwrap_or_default()))
     }
 
     /// Refuses disks that nothing can be written in place on, and, unless the user named the disk,
@@ -188,11 +188,11 @@ impl KernelDisk {
         if self.is_held() {
             refuse!(InUse, "{path} is part of something larger that is in use");
         }
-        if self.shares_its_room() {
+        if self.may_share_its_room() {
             refuse!(
                 Snapshots,
-                "{path} has LVM snapshots, is one, is thin, or stands on such a volume: writing to it takes room \
-                 from others"
+                "{path} has snapshots, is one, is thin, or stands on such a volume, or on a map of the kernel's (dm) \
+                 that nobody known here made: writing to it may take room from others"
             );
         }
         if named {
@@ -290,6 +290,22 @@ pub(crate) fn may_hide(kind: Option<FileSystem>, code: Code) -> bool {
     }
 }
 
+/// Whether a map of the kernel's device mapper is of a kind that is written in place, by what its maker called it. LVM
+/// names the layers that are not; other pools and snapshots, such as those of Stratis and of containers, are unknown
+/// here, and so are the maps that somebody made by hand.
+fn is_written_in_place(uuid: &str) -> bool {
+    // A partition of one, by kpartx.
+    let whole = uuid.strip_prefix("part").and_then(|rest| {
+        let (number, whole) = rest.split_once('-')?;
+        number.parse::<u32>().is_ok().then_some(whole)
+    });
+    let uuid = whole.unwrap_or(uuid);
+    if uuid.starts_with("LVM-") {
+        return !["-real", "-cow", "-tpool", "-vpool"].iter().any(|layer| uuid.ends_with(layer));
+    }
+    ["CRYPT-", "mpath-", "DMRAID-", "SOJOURN-"].iter().any(|kind| uuid.starts_with(kind))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,15 +320,21 @@ mod tests {
             ("thin", "LVM-abc-tpool"),
             ("old", "LVM-abc-real"),
             ("vdo", "LVM-abc-vpool"),
+            ("stratis", "stratis-1-private-abc-thin-fs-def"),
+            ("by-hand", ""),
+            ("multipath", "part2-mpath-360000000000000000e00000000010001"),
+            ("unlocked", "CRYPT-LUKS2-abc-root"),
         ] {
             let below = dir.path().join(name).join("slaves/dm-1/dm");
             std::fs::create_dir_all(&below).unwrap();
             std::fs::write(below.join("uuid"), format!("{uuid}\n")).unwrap();
         }
-        assert_eq!(node("plain").judge(true), Ok(()));
-        assert_eq!(node("thin").judge(true).unwrap_err().code, Code::Snapshots);
-        assert_eq!(node("old").judge(true).unwrap_err().code, Code::Snapshots);
-        assert_eq!(node("vdo").judge(true).unwrap_err().code, Code::Snapshots);
+        for name in ["plain", "multipath", "unlocked"] {
+            assert_eq!(node(name).judge(true), Ok(()), "{name}");
+        }
+        for name in ["thin", "old", "vdo", "stratis", "by-hand"] {
+            assert_eq!(node(name).judge(true).unwrap_err().code, Code::Snapshots, "{name}");
+        }
         // What is opened on a thin volume (LUKS), and a partition of a RAID set of such; each layer is a link.
         let on = |above: &str, below: &str| {
             let slaves = dir.path().join(above).join("slaves");
