@@ -468,6 +468,7 @@ mod tests {
             mark: "0123456789abcdef".to_owned(),
             source: "nbd://lab/alice".to_owned(),
             identity: None,
+            format: None,
             size: STATE,
             offset: SWAP,
             stage: StateStage::InUse,

@@ -8,6 +8,7 @@ use super::control::directory;
 use super::source_identity::SourceIdentity;
 use block::{Error, Result};
 use engine::home::Home;
+use formats::Format;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -24,6 +25,9 @@ pub struct StateRecord {
     pub source: String,
     /// Which file or device that was; `None` for an export.
     pub identity: Option<SourceIdentity>,
+    /// What format that file was of; `None` for an export, and in the record of an earlier build.
+    #[serde(default)]
+    pub format: Option<Format>,
     /// Its size in bytes.
     pub size: u64,
     /// Where on the borrowed disk it begins, in bytes.
@@ -48,7 +52,7 @@ impl StateRecord {
     ///
     /// # Errors
     /// Any error from the system's randomness, and from looking at the source.
-    pub fn new(source: String, size: u64, offset: u64) -> Result<Self> {
+    pub fn new(source: String, format: Option<Format>, size: u64, offset: u64) -> Result<Self> {
         let identity = match source.contains("://") {
             true => None,
             false => Some(SourceIdentity::of(Path::new(&source))?),
@@ -56,7 +60,7 @@ impl StateRecord {
         let mut mark = [0; 8];
         engine::world::system().entropy.fill(&mut mark)?;
         let mark = format!("{:016x}", u64::from_le_bytes(mark));
-        Ok(Self { mark, source, identity, size, offset, stage: StateStage::Copying })
+        Ok(Self { mark, source, identity, format, size, offset, stage: StateStage::Copying })
     }
 
     /// Refuses to take another file or device for the source.
@@ -170,7 +174,7 @@ mod tests {
     fn a_disk_that_carries_a_state_is_nothing_without_its_own_record() {
         let (_dir, home) = home();
         let (_other_dir, other) = self::home();
-        let record = StateRecord::new("nbd://lab/alice".to_owned(), 4096, 8192).unwrap();
+        let record = StateRecord::new("nbd://lab/alice".to_owned(), None, 4096, 8192).unwrap();
         record.save(&home, "x").unwrap();
         let disk = mapped(Some(&record.mark));
         assert_eq!(StateRecord::of(&home, &disk).unwrap(), Some(record.clone()));
@@ -182,14 +186,15 @@ mod tests {
         }
         // A disk that carries none has nothing to do with what an earlier one left.
         assert_eq!(StateRecord::of(&home, &mapped(None)).unwrap(), None);
-        let next = StateRecord::new(record.source.clone(), 4096, 8192).unwrap();
+        let next = StateRecord::new(record.source.clone(), None, 4096, 8192).unwrap();
         assert_ne!(next.mark, record.mark);
     }
 
     #[test]
     fn a_record_is_replaced_whole() {
         let (_dir, home) = home();
-        let mut record = StateRecord::new("nbd://lab/alice".to_owned(), 4096, 0).unwrap();
+        let raw = Some(Format::Raw);
+        let mut record = StateRecord::new("nbd://lab/alice".to_owned(), raw, 4096, 0).unwrap();
         record.save(&home, "x").unwrap();
         record.stage = StateStage::WrittenBack("hash".to_owned());
         record.save(&home, "x").unwrap();

@@ -90,7 +90,7 @@ async fn write_back(home: &Home, mapped: &Mapped, record: StateRecord) -> Result
         return Ok(0);
     }
     let written = async {
-        let state = open_state(&record.source, false).await?;
+        let state = open_state(&record.source, record.format, false).await?.device;
         record.check_source()?;
         if state.size() != record.size {
             return Err(Error::conflict(format!(

@@ -6,6 +6,7 @@ use crate::remote;
 use block::lock::{LockFile, Taking};
 use block::{BLOCK, ByteSize, Device, Error, Result};
 use engine::Home;
+use formats::Format;
 use nbd::{Address, Uri};
 use server::borrow::control::{Paths, directory};
 use server::borrow::find::{self, Amount};
@@ -127,17 +128,17 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
     let _lock = lock(home, &paths, &args.name)?;
     leave_no_core();
     let base = match &args.state {
-        Some(state) => Some(open_state(state, args.no_write_back).await?),
+        Some(state) => Some(open_state(state, None, args.no_write_back).await?),
         None => None,
     };
-    let amount = args.amount(base.as_deref())?;
+    let amount = args.amount(base.as_ref().map(|base| &*base.device))?;
     if args.form == Form::Dm {
         map(args, home, amount, base, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let place = make_place(args, amount).await?;
     let carried = match base {
-        Some(base) => Some(carry(args, base, place.disk())?),
+        Some(base) => Some(carry(args, base.device, place.disk())?),
         None => None,
     };
     let session = BorrowSession { name: args.name.clone(), place, carried };
@@ -247,22 +248,42 @@ pub(crate) fn take_name(
     }
 }
 
-/// Opens the source of a state.
+/// The source of a state.
+pub(crate) struct OpenedState {
+    pub(crate) device: Arc<dyn Device>,
+    /// The format of the file; `None` for an export.
+    format: Option<Format>,
+}
+
+/// Opens the source of a state. The format of a file is found out when it is not known: later on, what the borrower has
+/// written back into a raw one may look like another.
 ///
 /// # Errors
 /// Any error from the file or the server.
-pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
+pub(crate) async fn open_state(
+    state: &str,
+    format: Option<Format>,
+    read_only: bool,
+) -> Result<OpenedState> {
     if state.contains("://") {
-        return Ok(Arc::new(remote::connect(&state.parse()?).await?));
+        let device = Arc::new(remote::connect(&state.parse()?).await?);
+        return Ok(OpenedState { device, format: None });
     }
-    let options = formats::OpenOptions { format: None, read_only, scratch: std::env::temp_dir() };
+    let path = PathBuf::from(state);
+    let format = match format {
+        Some(format) => format,
+        None => block::offload(move || formats::probe(&path)).await?,
+    };
+    let scratch = std::env::temp_dir();
+    let options = formats::OpenOptions { format: Some(format), read_only, scratch };
     let opened = formats::open(Path::new(state), options).await;
-    opened.map_err(|e| match e.kind() {
+    let device = opened.map_err(|e| match e.kind() {
         block::ErrorKind::Denied if !read_only => {
             Error::denied(format!("{e}; or leave it as it is with --no-write-back"))
         }
         _ => e,
-    })
+    })?;
+    Ok(OpenedState { device, format: Some(format) })
 }
 
 async fn make_place(args: &Args, amount: Amount) -> Result<BorrowedRoom> {
@@ -307,7 +328,7 @@ async fn map(
     args: &Args,
     home: &Home,
     amount: Amount,
-    base: Option<Arc<dyn Device>>,
+    base: Option<OpenedState>,
     output: Output,
 ) -> Result<()> {
     let in_blocks = |bytes: u64| bytes.next_multiple_of(BLOCK);
@@ -316,7 +337,7 @@ async fn map(
     let (plan, size) = find::plan(&args.selection.for_server(), amount).await?;
     let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
     let room = size.saturating_sub(swap.unwrap_or(0));
-    if let Some(base) = &base {
+    if let Some(OpenedState { device: base, .. }) = &base {
         if base.size() > room {
             return Err(Error::no_space(format!(
                 "the state has {} bytes and there would be {room} for it; borrow more (--size)",
@@ -333,9 +354,9 @@ async fn map(
         (Some(source), Some(base)) => {
             let record = match args.no_write_back {
                 true => None,
-                false => Some(record(source, base.size(), swap.unwrap_or(0))?),
+                false => Some(record(source, base, swap.unwrap_or(0))?),
             };
-            Some(NewState { device: &**base, record })
+            Some(NewState { device: &*base.device, record })
         }
         _ => None,
     };
@@ -350,7 +371,7 @@ async fn map(
 }
 
 /// Where the state goes back to.
-fn record(source: &str, size: u64, offset: u64) -> Result<StateRecord> {
+fn record(source: &str, base: &OpenedState, offset: u64) -> Result<StateRecord> {
     let source = match source.contains("://") {
         true => source.to_owned(),
         // `borrow down` may be called elsewhere.
@@ -359,7 +380,7 @@ fn record(source: &str, size: u64, offset: u64) -> Result<StateRecord> {
             path.display().to_string()
         }
     };
-    StateRecord::new(source, size, offset)
+    StateRecord::new(source, base.format, base.device.size(), offset)
 }
 
 fn must_be_writable(base: &dyn Device) -> Result<()> {
