@@ -23,6 +23,7 @@
 //! | `condemned` | lists of garbage, and what counts as absent |
 //! | `heal` | reading what is not where it should be |
 //! | `reading` | reading chunks: from their place, out of a stretch, or from wherever else they are |
+//! | `stopwatch` | how long ago something was, also for a process whose machine sleeps |
 //! | `moved` | where the chunks of a rewritten pack are now |
 //! | `rewritten` | reading and writing that |
 //! | [`outside`] | files that are kept outside of a store, bound to its key |
@@ -108,6 +109,7 @@ pub mod sessions;
 pub mod settings;
 mod slots;
 pub mod stats;
+mod stopwatch;
 mod store;
 pub mod testing;
 mod upload;

@@ -13,7 +13,7 @@ use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// The ref's name.
 const NAME: &str = "store";
@@ -21,11 +21,16 @@ const LABEL: &str = "state";
 const VERSION: u64 = 1;
 /// Lists that are read at the same time.
 const CONCURRENCY: usize = 8;
-/// Swept lists that are remembered at the most.
+/// Swept lists that are remembered at the most, but for those that were swept lately; and that one collection sweeps.
 const REMEMBERED: usize = 64;
 /// How long a swept list is remembered at the most, in seconds: 30 days. No object gets an id of a
 /// remembered one, in case that whoever swept it sleeps in the middle of a deletion.
 const MEMORY: u64 = 30 * 86_400;
+/// Swept lists that are remembered at the most: the record of them has a limit. All that were swept within
+/// [`LATELY`] are among them; once there are so many, no more are swept.
+const MOST_REMEMBERED: usize = 128;
+/// How long a swept list is remembered at the least, in seconds: the day for which a session may be silent.
+const LATELY: u64 = 86_400;
 
 /// A list of condemned objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,13 +252,24 @@ impl CollectionState {
 
     /// The lists that need not be remembered any more at `now`, and the others.
     pub(crate) fn forget(&self, now: u64) -> (Vec<List>, Vec<List>) {
-        let mut spare = self.lists.iter().filter(|list| list.swept.is_some()).count();
+        // An old list may be swept late: what counts is when.
+        let mut swept: Vec<(u64, CondemnedId)> =
+            self.lists.iter().filter_map(|list| Some((list.swept?, list.id))).collect();
+        swept.sort_unstable_by(|a, b| b.cmp(a));
+        let newest: HashSet<CondemnedId> =
+            swept.iter().take(REMEMBERED).map(|(_, id)| *id).collect();
         self.lists.iter().cloned().partition(|list| {
             let Some(swept) = list.swept else { return false };
-            let old = spare > REMEMBERED || now.saturating_sub(swept) > MEMORY;
-            spare -= usize::from(old);
-            old
+            let age = now.saturating_sub(swept);
+            age > MEMORY || (age >= LATELY && !newest.contains(&list.id))
         })
+    }
+
+    /// How many lists may be swept at `now`, and all of them be remembered for long enough.
+    pub(crate) fn room(&self, now: u64) -> usize {
+        let is_late = |swept: u64| now.saturating_sub(swept) < LATELY;
+        let lately = self.lists.iter().filter(|list| list.swept.is_some_and(is_late)).count();
+        MOST_REMEMBERED.saturating_sub(lately).min(REMEMBERED)
     }
 }
 
@@ -273,10 +289,53 @@ mod tests {
         let (gone, kept) = state.forget(now);
         assert_eq!((gone.len(), kept.len()), (1, 2));
         assert_eq!(gone[0].sequence, 1);
-        lists.extend((0..100).map(|n| list(10 + n, Some(now))));
-        let (_, kept) = CollectionState { sequence: 3, lists }.forget(now);
+        lists.extend((0..100).map(|n| list(10 + n, Some(now - LATELY))));
+        let state = CollectionState { sequence: 3, lists };
+        let (_, kept) = state.forget(now);
         assert_eq!(kept.len(), REMEMBERED + 1);
         assert!(kept.iter().any(|list| list.sequence == 2), "it is not swept yet");
-        assert_eq!(kept.last().unwrap().sequence, 109, "the newest stay");
+        assert!(kept.iter().any(|list| list.sequence == 3), "it was swept last");
+        // All of these were swept lately.
+        assert_eq!(state.forget(now - 1).1.len(), 102);
+        assert_eq!((state.room(now), state.room(now - 1)), (REMEMBERED, 128 - 101));
+    }
+
+    #[tokio::test]
+    async fn what_is_swept_in_one_go_is_remembered_and_the_record_has_room_for_it() {
+        let now = 1_800_000_000;
+        let backend = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let settings = crate::testing::encrypted_settings();
+        let (world, secret) = (crate::testing::world(1), crate::Secret::key_file(vec![7; 40]));
+        let secret = secret.unwrap();
+        let cost = crate::Argon2Cost::NORMAL;
+        let key = crate::NewKey { name: "test", secret: &secret, cost };
+        let store = Store::create_encrypted(backend, settings, world, &key).await.unwrap();
+        let big = |n: u16, swept| {
+            let mut id = [0xff; 32];
+            id[..2].copy_from_slice(&n.to_be_bytes());
+            let (objects, bytes) = (1 << 20, 16 << 40);
+            List { id: CondemnedId(id), sequence: 1_000_000, objects, bytes, swept }
+        };
+        // A session of several days has ended, and a collection runs every hour.
+        let lists = (0..200).map(|n| big(n, None)).collect();
+        let mut state = CollectionState { sequence: 0, lists };
+        for hour in 0..100 {
+            let now = now + hour * 3600;
+            let (_, mut lists) = state.forget(now);
+            let swept: Vec<CondemnedId> =
+                state.open().take(state.room(now)).map(|l| l.id).collect();
+            for list in &mut lists {
+                list.swept = swept.contains(&list.id).then_some(now).or(list.swept);
+            }
+            // Of each, something is condemned again.
+            let again = |n: usize| big(1000 + hour as u16 * 100 + n as u16, None);
+            lists.extend((0..swept.len()).map(again));
+            let most = lists.iter().filter(|list| list.swept.is_some()).count();
+            assert!(most <= MOST_REMEMBERED && lists.len() <= 200 + MOST_REMEMBERED, "{most}");
+            state = state.replace(&store, lists).await.unwrap();
+            for id in swept {
+                assert!(state.forget(now + LATELY - 1).1.iter().any(|list| list.id == id));
+            }
+        }
     }
 }

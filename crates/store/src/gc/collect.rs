@@ -26,9 +26,6 @@ const SLACK: u64 = 60;
 /// garbage is condemned later.
 const MAX_OPEN: usize = 200;
 
-/// Lists that are swept in one go at the most. Each may become two, and the record of all of them has a limit.
-const MOST_SWEPT: usize = 100;
-
 /// Finds what nothing refers to and condemns it; deletes what was condemned long enough ago.
 ///
 /// Runs beside everything else, also beside other collections. It may be stopped at any point.
@@ -148,9 +145,13 @@ impl Round<'_> {
     ) -> Result<()> {
         let dry = self.options.dry_run;
         let mut swept: BTreeMap<CondemnedId, Vec<List>> = BTreeMap::new();
+        let room = state.room(now);
         for list in state.open() {
-            if swept.len() >= MOST_SWEPT {
-                break; // the next collection has the rest
+            if swept.len() >= room {
+                tracing::info!(
+                    "a later collection has the rest: what is deleted has to be remembered"
+                );
+                break;
             }
             // A list that is gone counts as old: another collection has replaced it.
             let written = listed.lists.get(&list.id).map_or(0, seconds);

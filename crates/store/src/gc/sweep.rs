@@ -7,18 +7,18 @@ use super::report::WaitingGarbage;
 use crate::collection::lists;
 use crate::collection::{CollectionState, List};
 use crate::condemned::{CondemnedKind, CondemnedName, CondemnedObject};
+use crate::stopwatch::Stopwatch;
 use crate::{ManifestId, PackId, SegmentId, Session, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use objects::Amount;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Deletions at the same time.
 const CONCURRENCY: usize = 16;
-/// Deletions, at the most, between two looks whether the collection was taken for dead.
+/// Deletions, at the most, between two looks whether the collection was taken for dead, or another one swept the list.
 const BATCH: usize = 256;
-/// How long such a look is believed, should the process sleep in the middle of a batch.
+/// How long such a look is believed, should the machine sleep in the middle of a batch.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Whether nothing that marks know of refers to an object.
@@ -74,8 +74,8 @@ pub(crate) fn obstacle(
 }
 
 /// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
-/// session is in the way. A collection that was taken for dead meanwhile deletes nothing more, but
-/// for the requests that are under way.
+/// session is in the way. A collection that was taken for dead meanwhile deletes nothing more, nor does one
+/// that was slower than another at this list, but for the requests that are under way.
 pub(crate) async fn sweep(
     session: &Session,
     list: &List,
@@ -93,9 +93,7 @@ pub(crate) async fn sweep(
         unmarked.partition(|item| is_judged(marks, item.name.kind));
     let mut doubts = Vec::new();
     if !dry {
-        // Another collection may have been quicker, and the names given again since.
-        let state = CollectionState::load(store).await?;
-        if !state.open().any(|open| open.id == list.id) {
+        if !is_open(store, list).await? {
             return Ok(Swept::default());
         }
         let is_pack = |item: &&CondemnedObject| item.name.kind == CondemnedKind::Pack;
@@ -112,25 +110,61 @@ pub(crate) async fn sweep(
             doubts.extend(why);
             goes
         });
-        // By kind: nothing is left that refers to what is gone.
-        for kind in CondemnedKind::ALL {
-            let names: Vec<CondemnedName> =
-                freed.iter().map(|item| item.name).filter(|name| name.kind == kind).collect();
-            for batch in names.chunks(BATCH) {
-                let looked = Instant::now();
-                session.check().await?;
-                stream::iter(batch.iter().copied().map(Ok::<_, Error>))
-                    .try_for_each_concurrent(CONCURRENCY, |name| async move {
-                        if looked.elapsed() > BELIEVED {
-                            session.check().await?;
-                        }
-                        objects::delete(store.backend(), &name.key()).await
-                    })
-                    .await?;
-            }
+        // It may have taken hours to read them.
+        if !delete_while_open(session, list, &freed).await? {
+            return Ok(Swept::default());
         }
     }
     Ok(Swept { freed, unjudged, doubts })
+}
+
+/// Whether a list is still to be swept: another collection may have been quicker, and the names given again since.
+async fn is_open(store: &Store, list: &List) -> Result<bool> {
+    Ok(CollectionState::load(store).await?.open().any(|open| open.id == list.id))
+}
+
+/// Deletes objects of a list as long as it is to be swept; says whether it was until the end.
+async fn delete_while_open(
+    session: &Session,
+    list: &List,
+    items: &[CondemnedObject],
+) -> Result<bool> {
+    let store = session.store();
+    // By kind: nothing is left that refers to what is gone.
+    for kind in CondemnedKind::ALL {
+        let mut names: Vec<CondemnedName> =
+            items.iter().map(|item| item.name).filter(|name| name.kind == kind).collect();
+        while !names.is_empty() {
+            let since = Stopwatch::start(store);
+            session.check().await?;
+            if !is_open(store, list).await? {
+                return Ok(false);
+            }
+            let rest = names.split_off(names.len().min(BATCH));
+            names = delete_soon(store, names, since).await?;
+            names.extend(rest);
+        }
+    }
+    Ok(true)
+}
+
+/// Deletes objects as long as a look is believed, which was begun with `since`; gives back the others.
+async fn delete_soon(
+    store: &Store,
+    names: Vec<CondemnedName>,
+    since: Stopwatch,
+) -> Result<Vec<CondemnedName>> {
+    stream::iter(names)
+        .map(|name| async move {
+            if since.is_past(BELIEVED, store) {
+                return Ok(Some(name));
+            }
+            objects::delete(store.backend(), &name.key()).await.map(|()| None)
+        })
+        .buffer_unordered(CONCURRENCY)
+        .try_filter_map(|late| async move { Ok(late) })
+        .try_collect()
+        .await
 }
 
 /// Deletes objects by their keys.

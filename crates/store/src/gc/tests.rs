@@ -18,6 +18,7 @@ use std::time::Duration;
 
 mod damage;
 mod maps;
+mod overtaken;
 mod sessions;
 
 const DAY: u64 = 86_400;

@@ -1,29 +1,24 @@
 //! Whether a writer slept between looking at a name and writing its next record.
 
 use crate::Store;
-use tokio::time::Instant;
+use crate::stopwatch::Stopwatch;
+use std::time::Duration;
 
-/// For how many seconds a record is there at the least after it was superseded, less a wide margin.
-const AWAKE: u64 = 3600;
+/// For how long a record is there at the least after it was superseded, less a wide margin.
+const AWAKE: Duration = Duration::from_secs(3600);
 
 /// When a writer looked at a name.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Began {
-    /// By the machine's clock, which goes on while it sleeps; in Unix seconds.
-    clock: u64,
-    /// By a clock that nobody sets.
-    at: Instant,
-}
+pub(super) struct Began(Stopwatch);
 
 impl Began {
     pub(super) fn now(store: &Store) -> Self {
-        Self { clock: store.world().clock.now(), at: Instant::now() }
+        Self(Stopwatch::start(store))
     }
 
     /// Whether records that were there then may have been cleared away since.
     pub(super) fn is_long_ago(self, store: &Store) -> bool {
-        store.world().clock.now().abs_diff(self.clock) > AWAKE
-            || self.at.elapsed().as_secs() > AWAKE
+        self.0.is_past(AWAKE, store)
     }
 }
 
