@@ -3,11 +3,12 @@
 //! The one place where these are decided; commands, disks and servers ask here.
 
 use crate::object_kind::ObjectKind;
+use crate::segment::Placed;
 use crate::{
-    DamagedRef, ImageName, Listing, Manifest, ManifestId, RefBody, RefKind, RefRecord, SegmentId,
-    Session, Store,
+    ChunkRef, DamagedRef, ImageName, Listing, Manifest, ManifestId, PackId, RefBody, RefKind,
+    RefRecord, SegmentId, Session, Store,
 };
-use crate::{gc, heal};
+use crate::{gc, heal, rewritten};
 use block::{Error, ErrorKind, Result};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{HashMap, HashSet};
@@ -178,34 +179,42 @@ async fn must_not_collect(store: &Store) -> Result<()> {
     }
 }
 
-/// Whether all that manifests lead to is in the store, by the keys of its packs.
+/// Whether all that manifests lead to is in the store: packs by their keys; of one that is gone each chunk by what says
+/// where it is now, as only chunks that were in use then were moved elsewhere.
 async fn is_whole(store: &Store, manifests: &[ManifestId]) -> Result<bool> {
     let listed = objects::list(store.backend(), crate::pack::PREFIX).await?;
-    let packs: HashSet<String> = listed.iter().map(|meta| meta.location.to_string()).collect();
+    let names = listed.iter().filter_map(|meta| meta.location.as_ref().rsplit_once('/'));
+    let packs: HashSet<PackId> = names.filter_map(|(_, name)| name.parse().ok()).collect();
     for id in manifests {
-        let chunks = async {
-            let manifest = store.stored_manifest(id).await?;
-            must_have_segments(store, &manifest).await?;
-            manifest.chunks().await
-        };
-        let chunks = match chunks.await {
-            Ok(chunks) => chunks,
+        let outside = match places_outside(store, id, &packs).await {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(e),
+            other => other?,
         };
-        let mut asked = HashSet::new();
-        for at in chunks {
-            let path = crate::pack::path(&at.pack).to_string();
-            // One that was rewritten has its chunks elsewhere.
-            if asked.insert(at.pack)
-                && !packs.contains(&path)
-                && crate::heal::follow(store, &at).await.is_err()
-            {
-                return Ok(false);
-            }
+        if !rewritten::lead_into(store, outside, &packs).await? {
+            return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Every place in which a manifest has a chunk, and that is in none of these packs.
+async fn places_outside(
+    store: &Store,
+    id: &ManifestId,
+    packs: &HashSet<PackId>,
+) -> Result<HashSet<ChunkRef>> {
+    let manifest = store.stored_manifest(id).await?;
+    must_have_segments(store, &manifest).await?;
+    let mut outside = HashSet::new();
+    for index in 0..manifest.segments() {
+        let visit = |placed: Placed| {
+            if !packs.contains(&placed.at.pack) {
+                outside.insert(placed.at);
+            }
+        };
+        manifest.visit(index, visit).await?;
+    }
+    Ok(outside)
 }
 
 /// Reads the segments of a manifest from the store, and not from what is kept of them elsewhere.

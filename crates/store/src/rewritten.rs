@@ -1,11 +1,15 @@
 //! Packs that were rewritten: reading and saying where their chunks are now.
 
-use crate::moved::{Moved, key};
+use crate::moved::{MAX_STEPS, Moved, key};
 use crate::object;
 use crate::object_kind::ObjectKind;
 use crate::{ChunkRef, PackId, Store};
 use block::{ErrorKind, Result};
-use std::collections::HashSet;
+use futures::{StreamExt, stream};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Objects that are read at the same time.
+const CONCURRENCY: usize = 16;
 
 /// Reads what is known of a pack that was rewritten; `None` when there is no such object.
 pub(crate) async fn load(store: &Store, pack: &PackId) -> Result<Option<Moved>> {
@@ -22,6 +26,39 @@ pub(crate) async fn packs(store: &Store) -> Result<HashSet<PackId>> {
     let listed = objects::list(store.backend(), ObjectKind::Moved.prefix()).await?;
     let names = listed.iter().filter_map(|meta| meta.location.as_ref().rsplit_once('/'));
     Ok(names.filter_map(|(_, name)| name.parse().ok()).collect())
+}
+
+/// Whether objects lead from every one of these chunks, step by step, to one of `packs`. Only they are read.
+pub(crate) async fn lead_into(
+    store: &Store,
+    mut chunks: HashSet<ChunkRef>,
+    packs: &HashSet<PackId>,
+) -> Result<bool> {
+    chunks.retain(|at| !packs.contains(&at.pack));
+    for _ in 0..MAX_STEPS {
+        if chunks.is_empty() {
+            break;
+        }
+        // In an order that does not depend on chance: a simulation takes the same course again.
+        let gone: BTreeSet<PackId> = chunks.iter().map(|at| at.pack).collect();
+        let mut known: HashMap<PackId, Moved> = HashMap::new();
+        let mut loads = stream::iter(gone)
+            .map(|pack| async move { (pack, load(store, &pack).await) })
+            .buffer_unordered(CONCURRENCY);
+        while let Some((pack, moved)) = loads.next().await {
+            known.extend(moved?.map(|moved| (pack, moved)));
+        }
+        let next = |at: &ChunkRef| {
+            let moved = known.get(&at.pack)?;
+            moved.find(&at.id).filter(|next| next.len == at.len)
+        };
+        let Some(steps) = chunks.iter().map(next).collect::<Option<HashSet<ChunkRef>>>() else {
+            return Ok(false);
+        };
+        chunks = steps;
+        chunks.retain(|at| !packs.contains(&at.pack));
+    }
+    Ok(chunks.is_empty())
 }
 
 /// Says where chunks of a pack are now, in place of what was said before.

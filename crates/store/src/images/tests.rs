@@ -94,8 +94,12 @@ async fn no_record_of_another_image_is_read() {
 }
 
 async fn import(store: &Store, name: &str) -> RefRecord {
+    import_bytes(store, name, testing::noise(3, 40960)).await
+}
+
+async fn import_bytes(store: &Store, name: &str, bytes: Vec<u8>) -> RefRecord {
     let session = testing::session(store).await;
-    let view = Memory::from(testing::noise(3, 40960));
+    let view = Memory::from(bytes);
     let done = import::from_device(&session, &view, &()).await.unwrap();
     let body = RefBody { manifest: Some(done.manifest), size: done.size, ..body(testing::NOW) };
     let made = publish(&session, &name.parse().unwrap(), body).await;
@@ -148,6 +152,40 @@ async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
     let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(objects::list(&backend, "pins").await.unwrap().len(), 0);
+}
+
+/// An image of chunks, each with a hole behind it.
+fn chunks(seeds: std::ops::RangeInclusive<u64>) -> Vec<u8> {
+    let chunk = |seed| [testing::noise(seed, 7 * 4096), vec![0; 4096]].concat();
+    seeds.flat_map(chunk).collect()
+}
+
+#[tokio::test]
+async fn a_removed_version_of_whose_pack_one_chunk_alone_was_kept_does_not_come_back() {
+    let (store, backend) = fresh(false).await;
+    let all = import_bytes(&store, "all:1", chunks(1..=6)).await;
+    let first = import_bytes(&store, "first:1", chunks(1..=1)).await;
+    assert_eq!(objects::list(&backend, "packs").await.unwrap().len(), 1);
+    // What a session may have written is not condemned: the maps stay longer than the pack.
+    let session = testing::session(&store).await;
+    store.refs().remove(RefKind::Image, "all:1", all.sequence).await.unwrap();
+    let options = gc::GcOptions::default();
+    assert_eq!(gc::collect(&store, &options, &()).await.unwrap().rewritten.objects, 1);
+    session.close(Ok(())).await.unwrap();
+    store.refs().remove(RefKind::Image, "first:1", first.sequence).await.unwrap();
+    backend.advance(86_400);
+    assert_eq!(gc::collect(&store, &options, &()).await.unwrap().freed.objects, 1);
+    store.stored_manifest(&manifest_of(&all).unwrap()).await.unwrap().chunks().await.unwrap();
+
+    let error = restore(&store, RefKind::Image, "all:1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let session = testing::session(&store).await;
+    assert!(!hold_whole(&session, manifest_of(&all).unwrap()).await.unwrap());
+    assert!(hold_whole(&session, manifest_of(&first).unwrap()).await.unwrap());
+    session.close(Ok(())).await.unwrap();
+    restore(&store, RefKind::Image, "first:1").await.unwrap();
+    let report = crate::verify::store(&store, &Default::default(), &()).await.unwrap();
+    assert!(report.faults.is_empty(), "{:?}", report.faults);
 }
 
 #[tokio::test]
