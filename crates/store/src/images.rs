@@ -16,6 +16,9 @@ use std::collections::{HashMap, HashSet};
 /// Segments that are read at the same time.
 const SEGMENTS: usize = 8;
 
+/// Versions that others may make, with the number that was the next one, before a version without a tag is given up.
+const ATTEMPTS: usize = 256;
+
 /// The label that says where an image version came from.
 pub const SOURCE: &str = "source";
 /// The label that names the version which a disk stood on when another one was committed from it.
@@ -78,25 +81,35 @@ pub async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
 /// version's number counts, where its name can be seen.
 ///
 /// # Errors
-/// Any error from the backend's listing.
+/// [`Invalid`](ErrorKind::Invalid) when a version has the highest number that there can be; any error from the
+/// backend's listing.
 pub async fn next_tag(store: &Store, image: &str) -> Result<String> {
     let is_ours = |name: &str| image_of(name) == image;
-    Ok(tag_after(&store.refs().list_some(RefKind::Image, is_ours).await?))
+    tag_after(&store.refs().list_some(RefKind::Image, is_ours).await?)
 }
 
-fn tag_after(Listing { records, damaged }: &Listing) -> String {
+fn tag_after(Listing { records, damaged }: &Listing) -> Result<String> {
     let names =
         records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
-    let highest = names.filter_map(|name| number(tag_of(name))).max();
-    highest.map_or(1, |tag| tag.saturating_add(1)).to_string()
+    let highest = names.filter_map(|name| Some((number(tag_of(name))?, name))).max();
+    let Some((highest, name)) = highest else { return Ok("1".to_owned()) };
+    let next = highest.checked_add(1).ok_or_else(|| {
+        Error::invalid(format!(
+            "no number is higher than that of image {name}, so that a new version needs a tag: give it one, such as \
+             {}:new, or remove image {name}",
+            image_of(name)
+        ))
+    })?;
+    Ok(next.to_string())
 }
 
-/// Fails early when a version of this name exists already.
+/// Fails early when a version of this name exists already, or a version without a tag can have no number.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) then; else any error from [`Refs::get`](crate::Refs::get).
+/// [`Conflict`](ErrorKind::Conflict) and [`Invalid`](ErrorKind::Invalid) then; else any error from
+/// [`Refs::get`](crate::Refs::get), or without a tag from the backend's listing.
 pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
-    let Some(tag) = &name.tag else { return Ok(()) };
+    let Some(tag) = &name.tag else { return next_tag(store, &name.name).await.map(drop) };
     match store.refs().get(RefKind::Image, &name.to_string()).await? {
         Some(_) => Err(taken(name, tag)),
         None => Ok(()),
@@ -108,16 +121,21 @@ pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
 /// made one: it is the newest.
 ///
 /// # Errors
-/// [`Conflict`](ErrorKind::Conflict) when the tag exists; [`Fenced`](ErrorKind::Fenced) when the session was
-/// taken for dead: then there is no such version; [`Unavailable`](ErrorKind::Unavailable),
-/// [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) when the backend does not take the ref.
+/// [`Conflict`](ErrorKind::Conflict) when the tag exists, or others make versions all the time;
+/// [`Invalid`](ErrorKind::Invalid) without a tag when a version has the highest number that there can be;
+/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead: then there is no such version;
+/// [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or [`NoSpace`](ErrorKind::NoSpace) when the
+/// backend does not take the ref.
 pub async fn publish(session: &Session, name: &ImageName, body: RefBody) -> Result<RefRecord> {
     let is_ours = |found: &str| image_of(found) == name.name;
-    loop {
+    for _ in 0..ATTEMPTS {
         let known = session.store().refs().list_some(RefKind::Image, is_ours).await?;
         let last = known.records.iter().map(|version| version.body.created).max();
         let created = last.map_or(0, |last| last.saturating_add(1)).max(body.created);
-        let tag = name.tag.clone().unwrap_or_else(|| tag_after(&known));
+        let tag = match &name.tag {
+            Some(tag) => tag.clone(),
+            None => tag_after(&known)?,
+        };
         let full = format!("{}:{tag}", name.name);
         match session.publish(RefKind::Image, &full, RefBody { created, ..body.clone() }).await {
             Err(e) if e.kind() == ErrorKind::Conflict => match &name.tag {
@@ -127,6 +145,9 @@ pub async fn publish(session: &Session, name: &ImageName, body: RefBody) -> Resu
             other => return other,
         }
     }
+    Err(Error::conflict(format!(
+        "others make versions of image {name} all the time; try again, or give this one a tag"
+    )))
 }
 
 /// Brings back a name that was removed, while all that it keeps is still there: until a collection has

@@ -63,6 +63,30 @@ async fn the_newest_version_is_the_last_made_and_of_one_second_the_highest_numbe
 }
 
 #[tokio::test]
+async fn a_version_without_a_tag_is_refused_where_no_higher_number_is_left() {
+    for encrypted in [false, true] {
+        let (store, _) = fresh(encrypted).await;
+        let last = make(&store, "a:18446744073709551615", 1).await;
+        let name: ImageName = "a".parse().unwrap();
+        let session = testing::session(&store).await;
+        let made = publish(&session, &name, body(2));
+        let made = tokio::time::timeout(Duration::from_secs(30), made).await;
+        let refused = made.expect("it ends").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.message().contains("a:18446744073709551615"), "{refused}");
+        assert_eq!(next_tag(&store, "a").await.unwrap_err().kind(), ErrorKind::Invalid);
+        let early = must_be_free(&store, &name).await.unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::Invalid, "nobody stores an image in vain");
+        publish(&session, &"a:word".parse().unwrap(), body(2)).await.unwrap();
+        publish(&session, &"b".parse().unwrap(), body(2)).await.unwrap();
+        store.refs().remove(RefKind::Image, &last.name, last.sequence).await.unwrap();
+        must_be_free(&store, &name).await.unwrap();
+        assert_eq!(publish(&session, &name, body(3)).await.unwrap().name, "a:1");
+        session.close(Ok(())).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_version_that_might_be_the_newest_is_never_passed_over() {
     for encrypted in [false, true] {
         let (store, backend) = fresh(encrypted).await;
