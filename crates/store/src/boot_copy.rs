@@ -96,7 +96,7 @@ pub async fn of_list(
 /// chunks were copied, or has another list than `list`.
 ///
 /// # Errors
-/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead;
+/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead: then the version has what it had;
 /// [`Conflict`](ErrorKind::Conflict) when the ref changes all the time; else the backend's.
 pub async fn name(
     session: &Session,
@@ -114,7 +114,7 @@ pub async fn name(
 /// got another copy meanwhile.
 ///
 /// # Errors
-/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead;
+/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead: then the version has what it had;
 /// [`Conflict`](ErrorKind::Conflict) when the ref changes all the time; else the backend's.
 pub(crate) async fn unname(session: &Session, version: &str, copy: ManifestId) -> Result<bool> {
     let still = |body: &RefBody| Ok(body.boot_copy()? == Some(copy));
@@ -130,8 +130,9 @@ async fn label(
 ) -> Result<bool> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
-        let Some(record) = refs.get(RefKind::Image, version).await? else { return Ok(false) };
-        let mut body = record.body;
+        let found = refs.look_up(RefKind::Image, version).await?;
+        let Some(record) = found.record() else { return Ok(false) };
+        let mut body = record.body.clone();
         if !still(&body)? {
             return Ok(false);
         }
@@ -144,7 +145,7 @@ async fn label(
             None => body.labels.remove(RefBody::BOOT_COPY),
         };
         session.check().await?;
-        match refs.update(RefKind::Image, version, record.sequence, body).await {
+        match session.publish_over(&found, body).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}
             other => return other.map(|_| true),
         }
@@ -331,6 +332,38 @@ mod tests {
         assert!(touched.name == "debian:1" && touched.spans.is_empty(), "{touched:?}");
         let damaged = verify::manifest(&store, &id, &()).await.unwrap().damaged;
         assert!(damaged.is_empty(), "the image is whole: {damaged:?}");
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_taken_for_dead_as_it_names_a_copy_gives_the_version_back() {
+        const NAME: &str = "debian:1";
+        let backend = Arc::new(testing::burying(RefKind::Image, NAME, 2));
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let session = testing::session(&store).await;
+        let bytes = Memory::from(testing::noise(6, 1 << 20));
+        let done = import::from_device(&session, &bytes, &()).await.unwrap();
+        let list = boot_list::write(&session, &[ChunkId([7; 32])]).await.unwrap();
+        let labels = [(boot_list::LABEL.to_owned(), list.to_string())].into();
+        let body = RefBody { manifest: Some(done.manifest), size: done.size, created: 0, labels };
+        session.publish(RefKind::Image, NAME, body.clone()).await.unwrap();
+        session.close(Ok(())).await.unwrap();
+
+        let name = async |session: &Session| {
+            super::name(session, NAME, &done.manifest, list, done.manifest).await
+        };
+        let session = testing::session(&store).await;
+        let fenced = name(&session).await.unwrap_err();
+        assert_eq!(
+            session.close(Err::<(), _>(fenced)).await.unwrap_err().kind(),
+            ErrorKind::Fenced
+        );
+        let found = store.refs().get(RefKind::Image, NAME).await.unwrap().unwrap();
+        assert_eq!((found.body, found.sequence), (body, 3));
+        let session = testing::session(&store).await;
+        assert!(name(&session).await.unwrap());
+        session.close(Ok(())).await.unwrap();
+        let found = store.refs().get(RefKind::Image, NAME).await.unwrap().unwrap();
+        assert_eq!(found.body.boot_copy().unwrap(), Some(done.manifest));
     }
 
     #[tokio::test]

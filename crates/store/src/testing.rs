@@ -17,8 +17,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod burying;
 mod held;
 mod made;
+pub use burying::burying;
 pub use held::held_chunks;
 pub use made::{pin_object, segment_object, server_object};
 

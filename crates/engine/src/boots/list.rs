@@ -114,7 +114,8 @@ impl Added {
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when the version was removed, [`Conflict`](ErrorKind::Conflict) when
-/// others change it over and over; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
+/// others change it over and over; [`Fenced`](ErrorKind::Fenced) when the session was taken for dead: then the version
+/// has what it had; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
 /// [`NoSpace`](ErrorKind::NoSpace) when the store cannot be written to, [`Corrupt`](ErrorKind::Corrupt) when
 /// the list that is there is damaged.
 pub async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
@@ -151,7 +152,8 @@ pub(super) enum BootListChange<'a> {
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when the version was removed, [`Conflict`](ErrorKind::Conflict) when
-/// others change it over and over; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
+/// others change it over and over; [`Fenced`](ErrorKind::Fenced) when the session was taken for dead: then the version
+/// has what it had; [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied) or
 /// [`NoSpace`](ErrorKind::NoSpace) when the store cannot be written to, [`Corrupt`](ErrorKind::Corrupt) when
 /// the list that is there is damaged.
 pub(super) async fn change(
@@ -172,14 +174,15 @@ async fn attempts(
 ) -> Result<Option<Added>> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
-        let Some(record) = refs.get(RefKind::Image, version).await? else {
+        let found = refs.look_up(RefKind::Image, version).await?;
+        let Some(record) = found.record() else {
             return Err(Error::not_found(format!("image {version} was removed")));
         };
         let (list, added) = match change {
             BootListChange::Set(chunks) => (chunks.to_vec(), None),
-            BootListChange::Add(_) if !is_open(&record) => return Ok(None),
+            BootListChange::Add(_) if !is_open(record) => return Ok(None),
             BootListChange::Add(boot) => {
-                let (mut list, before) = match of(session.store(), &record).await {
+                let (mut list, before) = match of(session.store(), record).await {
                     Ok(list) => {
                         (list.unwrap_or_default(), record.body.recorded_boots().unwrap_or_default())
                     }
@@ -195,11 +198,11 @@ async fn attempts(
                 (list, Some(added))
             }
         };
-        let mut body = record.body;
+        let mut body = record.body.clone();
         let boots = added.map(|added| added.boots);
         name(session, &mut body.labels, &list, boots).await?;
         session.check().await?;
-        match refs.update(RefKind::Image, version, record.sequence, body).await {
+        match session.publish_over(&found, body).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}
             other => return other.map(|_| added),
         }

@@ -15,7 +15,13 @@ async fn image_of(mib: usize) -> (tempfile::TempDir, Store, Vec<ChunkId>) {
     let dir = tempfile::tempdir().unwrap();
     let backend = objects::create_local(dir.path()).unwrap();
     let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
-    let session = testing::session(&store).await;
+    let chunks = fill(&store, mib).await;
+    (dir, store, chunks)
+}
+
+/// Imports an image of so many MiB; gives its chunks.
+async fn fill(store: &Store, mib: usize) -> Vec<ChunkId> {
+    let session = testing::session(store).await;
     let bytes = block::Memory::from(testing::noise(3, mib << 20));
     let done = import::from_device(&session, &bytes, &()).await.unwrap();
     let body = RefBody {
@@ -27,8 +33,7 @@ async fn image_of(mib: usize) -> (tempfile::TempDir, Store, Vec<ChunkId>) {
     session.publish(RefKind::Image, IMAGE, body).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();
     let all = block::Span::whole(done.size);
-    let chunks = boot_list::of_ranges(&manifest, &[all]).await.unwrap();
-    (dir, store, chunks)
+    boot_list::of_ranges(&manifest, &[all]).await.unwrap()
 }
 
 async fn listed(store: &Store) -> Vec<ChunkId> {
@@ -73,6 +78,25 @@ async fn a_list_that_is_lost_is_begun_anew_and_one_that_cannot_be_read_is_left()
     let begun = add(&store, IMAGE, &chunks[6..9]).await.unwrap();
     assert_eq!(begun, Some(Added { new: 3, boots: 1 }));
     assert_eq!(listed(&store).await, &chunks[6..9]);
+}
+
+#[tokio::test]
+async fn a_session_that_is_taken_for_dead_as_it_names_a_list_gives_the_version_back() {
+    for boot in [0..2, 2..4] {
+        let backend = std::sync::Arc::new(testing::burying(RefKind::Image, IMAGE, 2));
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let chunks = fill(&store, 4).await;
+        let before = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let fenced = match boot.start {
+            0 => add(&store, IMAGE, &chunks[boot.clone()]).await.map(drop),
+            _ => set(&store, IMAGE, &chunks[boot.clone()], false).await,
+        };
+        assert_eq!(fenced.unwrap_err().kind(), ErrorKind::Fenced);
+        let after = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        assert_eq!((after.body, after.sequence), (before.body, 3), "it is as it was");
+        add(&store, IMAGE, &chunks[boot.clone()]).await.unwrap();
+        assert_eq!(listed(&store).await, &chunks[boot]);
+    }
 }
 
 #[tokio::test]
