@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +66,18 @@ const FRESH_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// Removes from a directory the files beyond a limit that were not used for longest; gives their bytes.
 type Evict = dyn Fn(&Path, u64) -> u64 + Send + Sync;
+
+/// What is told of a part.
+pub(crate) struct ToldPart {
+    /// The part.
+    pub(crate) name: [u8; 32],
+    /// Which of its bytes, if it goes so far; …
+    pub(crate) within: Range<u64>,
+    /// … what they are, as far as the object goes; …
+    pub(crate) bytes: Bytes,
+    /// … and whether they are the whole part.
+    pub(crate) is_all: bool,
+}
 
 /// A directory of parts of objects.
 pub(crate) struct LocalDisk {
@@ -211,6 +224,24 @@ impl LocalDisk {
             Ok(())
         });
         let _ = removed.await;
+    }
+
+    /// Removes, and gives, those of these parts that are kept and have other bytes in a range than is told.
+    pub(crate) async fn forget_changed(self: &Arc<Self>, parts: Vec<ToldPart>) -> Vec<ToldPart> {
+        let paths: Vec<_> = parts.iter().map(|part| self.path(&part.name)).collect();
+        let compared = offload(move || {
+            let mut changed = Vec::new();
+            for (path, part) in paths.iter().zip(parts) {
+                let Loaded::Sound(kept) = load(path, &part.name, false) else { continue };
+                let at = |offset| usize::try_from(offset).unwrap_or(usize::MAX).min(kept.len());
+                if kept[at(part.within.start)..at(part.within.end)] != part.bytes {
+                    let _ = fs::remove_file(path); // somebody else may have
+                    changed.push(part);
+                }
+            }
+            Ok(changed)
+        });
+        compared.await.unwrap_or_default()
     }
 
     /// Has the files counted, and those removed that were not used for longest, unless somebody does that already.

@@ -17,7 +17,7 @@ use super::Hint;
 use super::batch::RangeBatches;
 use super::gathered::again;
 use super::layer::object_layer;
-use super::local_disk::{LocalDisk, PieceOptions};
+use super::local_disk::{LocalDisk, PieceOptions, ToldPart};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared, WeakShared, try_join_all};
@@ -326,17 +326,66 @@ impl PieceCache {
         }
     }
 
-    /// Forgets the parts that a read reaches into: whoever wants it fresh does not believe them.
-    async fn forget_around(&self, path: &Path, options: &GetOptions) {
-        let mut parts = vec![ObjectPart::Whole];
-        if let Some(GetRange::Bounded(range)) = &options.range {
-            parts.push(ObjectPart::Range(range.start, range.end.saturating_sub(range.start)));
-            let last = range.end.min(range.start.saturating_add(LONGEST)).div_ceil(PIECE);
-            parts.extend((range.start / PIECE..last).map(ObjectPart::Piece));
+    /// Reads from the backend, and mends what is kept of that where it is something else. Whoever wants it fresh does
+    /// not believe what is kept, but may be wrong: nothing is given up for no answer, nor for the same one.
+    async fn fresh(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let (asked, head) = (options.range.clone(), options.head);
+        let found = self.inner.get_opts(path, options).await?;
+        if head {
+            return Ok(found);
         }
-        if is_kept(path) {
-            self.disk.forget(parts.into_iter().map(|part| self.name(path, part)).collect()).await;
+        let (meta, range) = (found.meta.clone(), found.range.clone());
+        let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
+        let is_whole = asked.is_none();
+        let told = match asked {
+            Some(GetRange::Bounded(asked)) => asked,
+            _ => range.clone(),
+        };
+        if range.end - range.start > LONGEST {
+            // It goes by piecemeal, and is compared with nothing.
+            let parts = self.parts_around(path, &told, is_whole, &Bytes::new());
+            self.disk.forget(parts.iter().map(|part| part.name).collect()).await;
+            return Ok(found);
         }
+        let bytes = found.bytes().await?;
+        let parts = self.parts_around(path, &told, is_whole, &bytes);
+        for part in self.disk.forget_changed(parts).await.into_iter().filter(|part| part.is_all) {
+            self.disk.keep(part.name, part.bytes).await;
+        }
+        let payload = GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed());
+        Ok(GetResult { payload, meta, range, attributes, extensions })
+    }
+
+    /// The parts that what is at `told` of an object may be kept in, with what `bytes`, which are there, say of each.
+    /// `is_whole`: they are all of the object.
+    fn parts_around(
+        &self,
+        path: &Path,
+        told: &Range<u64>,
+        is_whole: bool,
+        bytes: &Bytes,
+    ) -> Vec<ToldPart> {
+        let len = told.end.saturating_sub(told.start);
+        let part = |part, within, bytes, is_all| {
+            let name = self.name(path, part);
+            ToldPart { name, within, bytes, is_all }
+        };
+        let is_all = bytes.len() as u64 == len;
+        let own = ObjectPart::Range(told.start, len);
+        let mut parts = vec![part(own, 0..len, bytes.clone(), is_all)];
+        parts.push(match is_whole {
+            true => part(ObjectPart::Whole, 0..u64::MAX, bytes.clone(), true),
+            false => part(ObjectPart::Whole, told.clone(), bytes.clone(), false),
+        });
+        let last = told.end.min(told.start.saturating_add(LONGEST)).div_ceil(PIECE);
+        for number in told.start / PIECE..last {
+            let first = number * PIECE;
+            let (start, end) = (told.start.max(first), told.end.min(first + PIECE));
+            let at = |offset: u64| ((offset - told.start) as usize).min(bytes.len());
+            let (told, is_all) = (bytes.slice(at(start)..at(end)), is_all && end - start == PIECE);
+            parts.push(part(ObjectPart::Piece(number), start - first..end - first, told, is_all));
+        }
+        parts
     }
 
     /// Forgets what is kept of an object of `len` bytes that is written anew.
@@ -414,8 +463,8 @@ impl super::layer::ObjectLayer for PieceCache {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let Some(part) = self.part(location, &options) else {
-            if options.extensions.get() == Some(&Hint::Fresh) {
-                self.forget_around(location, &options).await;
+            if options.extensions.get() == Some(&Hint::Fresh) && is_kept(location) {
+                return self.fresh(location, options).await;
             }
             let for_next = self.settings == KeepSettings::ForNext
                 && location.as_ref() == SETTINGS

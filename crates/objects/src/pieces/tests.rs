@@ -184,6 +184,58 @@ async fn what_was_repaired_elsewhere_is_read_anew_when_it_is_asked_for_fresh() {
 }
 
 #[tokio::test]
+async fn what_is_kept_stays_when_it_is_asked_for_fresh_and_is_the_same_or_the_store_is_away() {
+    let (bytes, counted, path) = remote(300_000).await;
+    counted.put(&Path::from("segments/s"), bytes.clone().into()).await.unwrap();
+    // By the piece, and as it was asked for.
+    for is_exact in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let pieces = Some(PieceOptions { dir: dir.path().to_owned(), limit: 1 << 30 });
+        let patience = Patience::lasting(Duration::ZERO);
+        let options = OpenStoreOptions { pieces, patience, ..OpenStoreOptions::default() };
+        let remote = Arc::new(counted.clone());
+        let opened = match is_exact {
+            true => exact(remote, "gateway+https://test", &options),
+            false => layered(remote, "s3://test", &options, |patient| patient),
+        };
+        let backend = &*opened.backend;
+        let (offset, len) = (1000, 200_000);
+        let kept = get_range(backend, &path, offset, len).await.unwrap();
+        get(backend, "segments/s", 1 << 20).await.unwrap();
+        let before = files(dir.path());
+        assert_eq!(before.len(), if is_exact { 2 } else { 3 });
+        let fresh = async |len| {
+            let range = get_range_with(backend, &path, offset, len, Hint::Fresh).await;
+            let whole = crate::get_with(backend, "segments/s", 1 << 20, Some(Hint::Fresh)).await;
+            range.map(|range| (range, whole.unwrap()))
+        };
+        assert_eq!(fresh(len).await.unwrap(), (kept.clone(), bytes.clone().into()));
+        fresh(1 << 20).await.unwrap_err(); // the object ends before
+        assert_eq!(files(dir.path()), before);
+        counted.set_down(true);
+        fresh(len).await.unwrap_err();
+        assert_eq!(get_range(backend, &path, offset, len).await.unwrap(), kept);
+        assert_eq!(get(backend, "segments/s", 1 << 20).await.unwrap(), bytes);
+        counted.set_down(false);
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_was_kept_and_came_otherwise_is_kept_as_it_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(500_000).await;
+    let opened = open(&counted, dir.path(), 1 << 30);
+    get_range(&*opened.backend, &path, 0, 500_000).await.unwrap();
+    let mut better = bytes.clone();
+    better[140_000] ^= 1;
+    counted.put(&path, better.clone().into()).await.unwrap();
+    let fresh = get_range_with(&*opened.backend, &path, 130_000, 200_000, Hint::Fresh).await;
+    assert_eq!(fresh.unwrap(), better[130_000..330_000]);
+    counted.set_down(true);
+    assert_eq!(get_range(&*opened.backend, &path, 0, 500_000).await.unwrap(), better);
+}
+
+#[tokio::test]
 async fn many_readers_of_a_piece_fetch_it_once() {
     let dir = tempfile::tempdir().unwrap();
     let (bytes, counted, path) = remote(1 << 20).await;
