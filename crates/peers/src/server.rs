@@ -336,29 +336,55 @@ impl PeerServer {
         peer: &AskingPeer,
         loaded: impl Future<Output = Result<T>>,
     ) -> Result<Option<T>> {
-        if peer.in_vain.lock().1.is_some_and(|until| Instant::now() < until) {
+        if peer.is_refused() {
             return Ok(None);
         }
         let _turn = self.loads.acquire().await;
+        // By what became of other loads while this one waited for its turn.
+        if peer.is_refused() {
+            return Ok(None);
+        }
+        let mut begun = BegunLoad { peer, is_in_vain: true };
         let outcome = loaded.await;
-        let mut in_vain = peer.in_vain.lock();
         match outcome {
             Ok(loaded) => {
-                in_vain.0 = in_vain.0.saturating_sub(1);
+                begun.is_in_vain = false;
                 Ok(Some(loaded))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
-                in_vain.0 += 1;
-                if in_vain.0 >= IN_VAIN {
-                    *in_vain = (0, Some(Instant::now() + SULK));
-                    tracing::info!(
-                        peer = peer.name,
-                        "nothing is loaded for a peer that asks in vain"
-                    );
-                }
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+impl AskingPeer {
+    /// Whether nothing is loaded for it.
+    fn is_refused(&self) -> bool {
+        self.in_vain.lock().1.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// A load that has begun. It was in vain unless something comes of it: also when the asker leaves before, or the store
+/// cannot be read, since it took a turn and may have gone to the store.
+struct BegunLoad<'a> {
+    peer: &'a AskingPeer,
+    is_in_vain: bool,
+}
+
+impl Drop for BegunLoad<'_> {
+    fn drop(&mut self) {
+        let mut in_vain = self.peer.in_vain.lock();
+        if !self.is_in_vain {
+            in_vain.0 = in_vain.0.saturating_sub(1);
+            return;
+        }
+        in_vain.0 += 1;
+        if in_vain.0 >= IN_VAIN {
+            *in_vain = (0, Some(Instant::now() + SULK));
+            let peer = &self.peer.name;
+            tracing::info!(peer, "nothing is loaded for a peer that asks in vain");
         }
     }
 }

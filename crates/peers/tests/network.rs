@@ -4,24 +4,28 @@
 #![allow(clippy::disallowed_methods, reason = "sockets work in real time")]
 
 use access::{Authority, PeerCredentials};
-use block::ErrorKind;
+use async_trait::async_trait;
+use block::{ErrorKind, Result};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, StatusCode};
 use lookaside::conformance::{self, asked_for};
 use lookaside::share::{KeptChunks, LinkShare, MemberId, ShareBy};
 use lookaside::{
-    ChunkSource, CostEstimate, LinkSharer, ReadOrder, SourceState, Sources, StoreLink, Urgency,
+    ChunkBytes, ChunkSource, CostEstimate, LinkSharer, ReadOrder, SourceState, Sources, StoreLink,
+    Urgency,
 };
+use objects::testing::{ScriptedStore, StoreCall, StoreFault};
+use peers::shelf::{Shelf, StoredChunk};
 use peers::testing::{BadPeer, Manner, MemoryShelf};
-use peers::wire::{PeerQuestion, tag_of};
-use peers::{Neighbours, PeerServer, PeerSource};
+use peers::wire::{FetchUrgency, PeerQuestion, tag_of};
+use peers::{Inventory, Neighbours, PeerServer, PeerSource};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use store::{ChunkRef, MapId, Settings, testing};
+use store::{ChunkRef, MapId, Settings, Store, testing};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -108,6 +112,24 @@ impl Agent {
         Self { shelf, sources, neighbours, server, address, store_reads, tasks }
     }
 
+    /// One that answers out of `shelf`, at the address that is given. It ends with the tasks.
+    async fn of_shelf(
+        credentials: &PeerCredentials,
+        shelf: Arc<dyn Shelf>,
+    ) -> (SocketAddr, JoinSet<()>) {
+        let store = CostEstimate { latency: Duration::from_secs(2), bandwidth: 1 << 20 };
+        let settings = shelf.settings().clone();
+        let sources = Arc::new(Sources::new(settings, "the store", store, Vec::new()));
+        let tls = Arc::clone(&credentials.client);
+        let neighbours = Neighbours::new(sources, Arc::clone(&shelf), MemberId(1), tls);
+        let server = PeerServer::new(shelf, neighbours, &credentials.server);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.serve(listener, std::future::pending()));
+        (address, tasks)
+    }
+
     /// Another one, as this one asks it.
     fn source(&self, other: SocketAddr, credentials: &PeerCredentials) -> Arc<PeerSource> {
         PeerSource::new(other, &credentials.client, Arc::clone(&self.shelf) as _).unwrap()
@@ -192,6 +214,119 @@ async fn an_owner_fetches_what_it_has_not_and_a_summary_follows() {
     }
     assert!(other.shelf.fetched() <= 1 + 16, "{}", other.shelf.fetched());
     assert_eq!(source.member(), None, "nor is it an owner to that one");
+}
+
+/// What is kept of a store, which is read for who asks.
+struct KeptShelf {
+    store: Store,
+    link: objects::Link,
+    inventory: Arc<Inventory>,
+    dir: tempfile::TempDir,
+    /// Whether the store gives no answer any more, and how often it was asked for a part of a pack since.
+    silence: Arc<(AtomicBool, AtomicU64)>,
+}
+
+impl KeptShelf {
+    async fn new() -> Self {
+        let (dir, silence) =
+            (tempfile::tempdir().unwrap(), Arc::<(AtomicBool, AtomicU64)>::default());
+        let silent = Arc::clone(&silence);
+        let memory = Arc::new(object_store::memory::InMemory::new());
+        let scripted = ScriptedStore::new(memory, move |call| match call {
+            StoreCall::Get(path) | StoreCall::Ranges(path, _)
+                if silent.0.load(Relaxed) && path.as_ref().starts_with("packs/") =>
+            {
+                silent.1.fetch_add(1, Relaxed);
+                StoreFault::Hold
+            }
+            _ => StoreFault::None,
+        });
+        let pieces = Some(objects::PieceOptions { dir: dir.path().to_owned(), limit: 1 << 30 });
+        let options = objects::OpenStoreOptions { pieces, ..Default::default() };
+        let opened = objects::layered(Arc::new(scripted), "s3://test", &options, |patient| patient);
+        let made = Store::create(opened.backend, testing::settings(), testing::world(1));
+        let (store, link) = (made.await.unwrap(), opened.link);
+        Self { store, link, inventory: Arc::new(Inventory::new(7)), dir, silence }
+    }
+
+    /// A chunk that is read, and kept by that.
+    async fn chunk(&self) -> ChunkRef {
+        let session = testing::session(&self.store).await;
+        let image = block::Memory::from(testing::noise(1, 1 << 20));
+        let imported = store::import::from_device(&session, &image, &()).await.unwrap();
+        session.close(Ok(())).await.unwrap();
+        let segment = self.store.manifest_segments(&imported.manifest).await.unwrap()[0];
+        let at = self.store.segment_chunks(&segment).await.unwrap()[0];
+        self.store.read_chunk(&at).await.unwrap();
+        at
+    }
+}
+
+#[async_trait]
+impl Shelf for KeptShelf {
+    fn settings(&self) -> &Settings {
+        self.store.settings()
+    }
+
+    fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
+    }
+
+    async fn chunk_here(&self, at: &ChunkRef) -> Result<Option<StoredChunk>> {
+        if !self.store.has_kept(&self.link, at) {
+            return Ok(None);
+        }
+        let (backend, path) = (self.store.object_store(), format!("packs/{}", at.pack).into());
+        let stored = objects::get_range(&*backend, &path, at.offset.into(), at.stored.into()).await;
+        stored.map(|stored| Some((at.encoding, stored)))
+    }
+
+    async fn fetch_chunk(&self, at: &ChunkRef, _: FetchUrgency) -> Result<StoredChunk> {
+        self.store.read_chunk(at).await.map(|plain| (store::Encoding::Plain, plain))
+    }
+
+    async fn map_here(&self, _: &MapId) -> Option<Bytes> {
+        None
+    }
+
+    async fn fetch_map(&self, id: &MapId) -> Result<Bytes> {
+        self.store.map_object(id).await
+    }
+
+    fn keep(&self, _: &ChunkRef, _: &ChunkBytes) {}
+
+    async fn pay(&self, _: u64) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_in_vain_and_leaves_takes_nothing_away_and_is_soon_refused() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let shelf = Arc::new(KeptShelf::new().await);
+    let at = shelf.chunk().await;
+    let (address, _tasks) = Agent::of_shelf(&credentials, Arc::clone(&shelf) as _).await;
+    let bad = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    let source = bad.source(address, &credentials);
+    let (silent, asked) = &*shelf.silence;
+    silent.store(true, Relaxed);
+    let mut refused = 0;
+    for number in 0..100 {
+        // Everything but the id is that of a chunk which is kept.
+        let strange = ChunkRef { id: store::ChunkId([number; 32]), ..at };
+        let before = asked.load(Relaxed);
+        tokio::select! {
+            answer = source.fetch(&strange, true) => {
+                assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotFound);
+                refused += 1;
+            }
+            () = until("asked", || asked.load(Relaxed) > before) => {}
+        }
+    }
+    // That somebody left is noticed a moment later.
+    assert!(asked.load(Relaxed) <= 20 && refused >= 80, "{asked:?}, {refused}");
+    assert!(shelf.store.has_kept(&shelf.link, &at), "{:?}", shelf.dir);
+    let kept = source.chunk(&at).await.unwrap();
+    assert_eq!(kept.verify(&settings, &at).unwrap().len(), at.len as usize);
 }
 
 #[tokio::test(flavor = "multi_thread")]
