@@ -5,13 +5,15 @@
 
 mod lab;
 
+use access::Rules;
 use disk::{CreateOptions, DiskSource, Disks, Mode};
-use lab::{Lab, Raw, record};
+use lab::{Lab, Raw, record, rule};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use store::testing::{self, noise};
-use store::{ImageName, RefBody, RefKey, RefKind, RefRecord};
+use store::{ImageName, ManifestId, RefBody, RefKey, RefKind, RefRecord};
 
 /// A lab in which alice holds her disk, from her own home.
 struct Scene {
@@ -35,9 +37,23 @@ async fn scene() -> Scene {
     Scene { lab, secret, home, disks, raw }
 }
 
+/// Has so much time gone by.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+const DAY_AND_HOUR: Duration = Duration::from_secs(25 * 3600);
+
 impl Scene {
     async fn disk(&self, name: &str) -> RefRecord {
         self.lab.store.refs().get(RefKind::Disk, name).await.unwrap().unwrap()
+    }
+
+    /// The connections that were idle for so long are closed.
+    async fn reconnect(&mut self) {
+        self.raw = self.lab.raw("alice").await;
     }
 
     /// Publishes what alice's disk says, changed.
@@ -245,4 +261,107 @@ async fn no_name_leads_to_what_was_collected_or_is_about_to_be() {
     let report = store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
     assert_eq!(report.doubts, Vec::<String>::new(), "garbage is collected");
     assert!(report.freed.objects >= 3, "{report:?}");
+}
+
+#[tokio::test]
+async fn no_name_leads_back_to_what_one_led_to_long_ago() {
+    let mut scene = scene().await;
+    let secret = scene.secret.body.manifest.unwrap();
+    let segment = scene.lab.store.manifest_segments(&secret).await.unwrap()[0];
+    let pack = scene.lab.store.segment_chunks(&segment).await.unwrap()[0].pack;
+    let root = format!("manifests/{secret}");
+    for key in [format!("packs/{pack}"), format!("segments/{segment}"), root.clone()] {
+        let bytes = scene.lab.backend.get(&Path::from(key.as_str())).await.unwrap();
+        let got = scene.raw.put(&key, bytes.bytes().await.unwrap()).await;
+        assert_eq!(got.status, 201, "{key}");
+    }
+    // Her disk has it, and then something else.
+    let next = scene.disk("alice").await.sequence + 1;
+    let before = scene.disk("alice").await.body.manifest;
+    let holds = |body: &mut RefBody| body.manifest = Some(secret);
+    assert_eq!(scene.put(RefKind::Disk, "alice", next, &holds).await, 201);
+    scene.lab.store.refs().remove(RefKind::Image, "secret:1", 1).await.unwrap();
+    pass(Duration::from_secs(11)).await;
+    assert_eq!(scene.raw.object(&root).await.status, 200);
+    let held = |body: &mut RefBody| body.manifest = before;
+    assert_eq!(scene.put(RefKind::Disk, "alice", next + 1, &held).await, 201);
+    let options = store::gc::GcOptions {
+        stale: Duration::ZERO,
+        grace: Duration::ZERO,
+        ..store::gc::GcOptions::default()
+    };
+    for _ in 0..2 {
+        store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
+    }
+    assert!(scene.lab.backend.head(&Path::from(root.as_str())).await.is_err(), "it was swept");
+    pass(DAY_AND_HOUR).await;
+    scene.reconnect().await;
+    for label in [RefBody::ORIGIN, RefBody::ALSO] {
+        let leads = |body: &mut RefBody| drop(body.labels.insert(label.into(), secret.to_string()));
+        assert_eq!(scene.put(RefKind::Disk, "alice", next + 2, &leads).await, 403, "{label}");
+    }
+    assert_eq!(scene.raw.object(&root).await.status, 404);
+    let report = store::gc::collect(&scene.lab.store, &options, &()).await.unwrap();
+    assert_eq!(report.doubts, Vec::<String>::new(), "garbage is collected");
+}
+
+#[tokio::test]
+async fn who_was_idle_reads_nothing_that_was_removed_meanwhile() {
+    let lab = Lab::new().await;
+    let image = lab.image("debian:1", &noise(2, 1 << 20)).await;
+    let root = format!("manifests/{}", image.body.manifest.unwrap());
+    assert_eq!(lab.raw("reader").await.object(&root).await.status, 200);
+    lab.store.refs().remove(RefKind::Image, "debian:1", 1).await.unwrap();
+    pass(DAY_AND_HOUR).await;
+    assert_eq!(lab.raw("reader").await.object(&root).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_reader_has_what_a_busy_disk_had_ten_minutes_ago_and_then_no_longer() {
+    let scene = scene().await;
+    let lab = &scene.lab;
+    let rules = vec![rule("reader", &[], &["alice"])];
+    lab.rules.store(Arc::new(Rules::new(rules, true).unwrap()));
+    let reader = lab.raw("reader").await;
+    let read = async |id: &ManifestId| reader.object(&format!("manifests/{id}")).await.status;
+    let mut disk = scene.disk("alice").await;
+    pass(Duration::from_secs(11)).await; // names are looked up by then
+    // It is written back every five seconds for eleven minutes; who reads it opened it half a minute ago.
+    let mut manifests = Vec::new();
+    for step in 0..132 {
+        let image = lab.image(&format!("content:{step}"), &noise(100 + step, 4096)).await;
+        manifests.extend(image.body.manifest);
+        let body = RefBody { manifest: image.body.manifest, ..disk.body.clone() };
+        let refs = lab.store.refs();
+        disk = refs.update(RefKind::Disk, "alice", disk.sequence, body).await.unwrap();
+        pass(Duration::from_secs(5)).await;
+        let opened = manifests.iter().rev().step_by(6).take(2);
+        for (number, id) in opened.enumerate() {
+            assert_eq!(read(id).await, 200, "{step}, {number}");
+        }
+    }
+    // Then it rests: what it had before goes, with all that only that led to.
+    let (last, before) = (&manifests[131], &manifests[130]);
+    let segment = lab.store.manifest_segments(before).await.unwrap()[0];
+    let at = lab.store.segment_chunks(&segment).await.unwrap()[0];
+    let found = async || {
+        let (start, pack) = (u64::from(at.offset), format!("packs/{}", at.pack));
+        let map = reader.object(&format!("segments/{segment}")).await.status;
+        [
+            read(before).await,
+            map,
+            reader.range(&pack, start, start + u64::from(at.stored)).await.status,
+        ]
+    };
+    // Chunks go later, since all maps are read anew for that.
+    for minute in 1..24 {
+        pass(Duration::from_secs(60)).await;
+        assert_eq!(read(last).await, 200, "{minute}");
+        match minute {
+            ..10 => assert_eq!(found().await, [200, 200, 206], "{minute}"),
+            10 => {}
+            11.. => assert_eq!(found().await[..2], [404; 2], "{minute}"),
+        }
+    }
+    assert_eq!(found().await, [404; 3]);
 }

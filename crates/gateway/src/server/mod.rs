@@ -31,6 +31,7 @@ mod machines;
 mod names;
 mod progress;
 mod read;
+mod readable;
 mod reply;
 mod rights;
 mod spans;

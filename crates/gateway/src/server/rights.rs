@@ -3,14 +3,18 @@
 //! Which chunks of a pack a client may read is learned from segments, one after the other, until what
 //! was asked for is covered, so that the first read does not wait for the maps of all images. What is
 //! not covered after the last segment is refused.
+//!
+//! What may be read yet although no name leads to it any more is no reason to write a name that does: it may be
+//! garbage, which is collected. For that there are questions of their own.
 
 use super::names::KnownNames;
+use super::readable::{GRACE, ReadableMaps};
 use super::spans::ByteRanges;
 use access::{Right, Rules};
 use block::{ErrorKind, Result};
 use nbd::Peer;
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{
@@ -18,9 +22,6 @@ use store::{
     images, machines,
 };
 use tokio::time::Instant;
-
-/// Who holds a manifest that no name leads to any more may read it for so long.
-const GRACE: Duration = Duration::from_secs(600);
 
 /// What a client may read.
 #[derive(Default)]
@@ -35,16 +36,26 @@ struct RightsState {
     rules: Option<Arc<Rules>>,
     /// When the names were taken over.
     updated: Option<Instant>,
-    /// When something first was in here that no name leads to any more.
-    stale_since: Option<Instant>,
-    manifests: HashSet<ManifestId>,
-    /// Manifests whose segments are not known yet.
-    unopened: Vec<ManifestId>,
+    maps: ReadableMaps,
     boot_lists: HashSet<BootListId>,
-    segments: HashSet<SegmentId>,
     /// Segments of which the chunks are not known yet.
     unread: VecDeque<SegmentId>,
+    /// The others, with the packs that each names.
+    read: HashMap<SegmentId, Box<[PackMark]>>,
+    /// What they all lead to, and those that were read and may not be any more.
     packs: HashMap<PackId, PackRights>,
+    /// Whether there are any of the latter; …
+    is_outdated: bool,
+    /// … and when they were last forgotten. To do that all segments are read anew.
+    renewed: Option<Instant>,
+}
+
+/// The first bytes of a pack's id. Others may begin alike.
+type PackMark = [u8; 4];
+
+fn mark(pack: &PackId) -> PackMark {
+    let [a, b, c, d, ..] = pack.0;
+    [a, b, c, d]
 }
 
 /// What a client may read of a pack.
@@ -158,25 +169,30 @@ impl ReadRights {
         }
         let mut state = self.state.lock();
         let now = Instant::now();
-        let same = state.rules.as_ref().is_some_and(|held| Arc::ptr_eq(held, rules));
-        let left = !state.manifests.is_subset(&manifests);
-        let stale_since = left.then(|| state.stale_since.unwrap_or(now));
-        if !same || stale_since.is_some_and(|since| since.elapsed() > GRACE) {
+        if !state.rules.as_ref().is_some_and(|held| Arc::ptr_eq(held, rules)) {
             *state = RightsState { rules: Some(Arc::clone(rules)), ..RightsState::default() };
-        } else {
-            state.stale_since = stale_since;
         }
         state.updated = Some(now);
-        for id in manifests {
-            if state.manifests.insert(id) {
-                state.unopened.push(id);
-            }
-        }
         state.boot_lists = boot_lists;
+        if state.maps.update(&manifests, now) {
+            state.forget_segments();
+        }
+        let is_due = state.renewed.is_none_or(|renewed| now - renewed > GRACE);
+        if state.is_outdated && is_due {
+            state.packs.clear();
+            let read = std::mem::take(&mut state.read);
+            state.unread.extend(read.into_keys());
+            (state.is_outdated, state.renewed) = (false, Some(now));
+        }
     }
 
     pub(crate) fn manifest(&self, id: &ManifestId) -> bool {
-        self.state.lock().manifests.contains(id)
+        self.state.lock().maps.manifest(id)
+    }
+
+    /// Whether a name leads to a manifest that the client may read, by the last update.
+    pub(crate) fn is_named(&self, id: &ManifestId) -> bool {
+        self.state.lock().maps.is_manifest_named(id)
     }
 
     pub(crate) fn boot_list(&self, id: &BootListId) -> bool {
@@ -193,7 +209,7 @@ impl ReadRights {
             while !self.known_segment(id) && self.open_next(store).await? {}
         }
         let mut state = self.state.lock();
-        let known = state.segments.contains(id);
+        let known = state.maps.segment(id);
         if known && let Some(at) = state.unread.iter().take(4096).position(|other| other == id) {
             state.unread.swap(0, at);
         }
@@ -201,7 +217,49 @@ impl ReadRights {
     }
 
     fn known_segment(&self, id: &SegmentId) -> bool {
-        self.state.lock().segments.contains(id)
+        self.state.lock().maps.segment(id)
+    }
+
+    /// Those of these segments to which no name leads, by the last update, that the client may use.
+    ///
+    /// # Errors
+    /// Any error from reading roots.
+    pub(crate) async fn unnamed(
+        &self,
+        store: &Store,
+        mut segments: HashSet<SegmentId>,
+    ) -> Result<HashSet<SegmentId>> {
+        let _scan = self.scan.lock().await;
+        loop {
+            segments.retain(|id| !self.state.lock().maps.is_segment_named(id));
+            if segments.is_empty() || !self.open_next(store).await? {
+                return Ok(segments);
+            }
+        }
+    }
+
+    /// Whether a name leads to a chunk in this place, by the last update, that the client may use.
+    ///
+    /// # Errors
+    /// Any error from reading maps.
+    pub(crate) async fn is_chunk_named(&self, store: &Store, at: &ChunkRef) -> Result<bool> {
+        let _scan = self.scan.lock().await;
+        let mut seen = HashSet::new();
+        loop {
+            let next = self.state.lock().segment_naming(&at.pack, &seen);
+            match next {
+                Some(next) => {
+                    let chunks = readable(store.segment_chunks(&next).await)?;
+                    if chunks.iter().any(|chunk| (chunk.pack, chunk.offset) == (at.pack, at.offset))
+                    {
+                        return Ok(true);
+                    }
+                    seen.insert(next);
+                }
+                None if self.read_next(store).await? => {}
+                None => return Ok(false),
+            }
+        }
     }
 
     /// Whether the bytes from `start` to `end` of a pack may be read.
@@ -303,8 +361,7 @@ impl ReadRights {
         let (segments, mut ids) = {
             let state = self.state.lock();
             let Some(rights) = state.packs.get(pack) else { return Ok(None) };
-            let segments: Vec<SegmentId> = state.segments.iter().copied().collect();
-            (segments, rights.moved_here.clone())
+            (state.segments_naming(pack), rights.moved_here.clone())
         };
         let Some(mut chunks) = store.moved_chunks(pack).await? else { return Ok(None) };
         for segment in segments {
@@ -323,16 +380,13 @@ impl ReadRights {
 
     /// Learns the segments of one more manifest; gives whether there was one.
     async fn open_next(&self, store: &Store) -> Result<bool> {
-        let next = self.state.lock().unopened.pop();
+        let next = self.state.lock().maps.next_unopened();
         let Some(next) = next else { return Ok(false) };
         let segments = readable(store.manifest_segments(&next).await);
         let mut state = self.state.lock();
-        let segments = segments.inspect_err(|_| state.unopened.push(next))?;
-        for segment in segments {
-            if state.segments.insert(segment) {
-                state.unread.push_back(segment);
-            }
-        }
+        let segments = segments.inspect_err(|_| state.maps.unopened(next))?;
+        let fresh = state.maps.opened(&next, segments);
+        state.unread.extend(fresh);
         Ok(true)
     }
 
@@ -348,11 +402,41 @@ impl ReadRights {
         };
         let chunks = readable(store.segment_chunks(&next).await);
         let mut state = self.state.lock();
+        // The names may have changed meanwhile.
+        if !state.maps.segment(&next) {
+            return Ok(true);
+        }
         let chunks = chunks.inspect_err(|_| state.unread.push_front(next))?;
         for at in &chunks {
             state.packs.entry(at.pack).or_default().allow(at);
         }
+        let marks: BTreeSet<PackMark> = chunks.iter().map(|at| mark(&at.pack)).collect();
+        state.read.insert(next, marks.into_iter().collect());
         Ok(true)
+    }
+}
+
+impl RightsState {
+    /// Forgets the segments that may not be read any more; what they lead to is forgotten later.
+    fn forget_segments(&mut self) {
+        let Self { maps, unread, read, .. } = self;
+        unread.retain(|id| maps.segment(id));
+        let before = read.len();
+        read.retain(|id, _| maps.segment(id));
+        self.is_outdated |= self.read.len() < before;
+    }
+
+    /// Segments that were read and may name chunks of a pack.
+    fn segments_naming(&self, pack: &PackId) -> Vec<SegmentId> {
+        let mark = mark(pack);
+        let naming = self.read.iter().filter(|(_, marks)| marks.binary_search(&mark).is_ok());
+        naming.map(|(id, _)| *id).collect()
+    }
+
+    /// One of them that a name leads to, and that is not among `seen`.
+    fn segment_naming(&self, pack: &PackId, seen: &HashSet<SegmentId>) -> Option<SegmentId> {
+        let mut naming = self.segments_naming(pack).into_iter();
+        naming.find(|id| !seen.contains(id) && self.maps.is_segment_named(id))
     }
 }
 

@@ -133,8 +133,8 @@ async fn check_named(
 ) -> Result<()> {
     must_read(gateway, client, ObjectKey::Manifest(id)).await?;
     // What a name leads to already is kept; it may have got that a moment ago.
-    if client.rights.manifest(&id)
-        || (client.look_again(gateway).await? && client.rights.manifest(&id))
+    if client.rights.is_named(&id)
+        || (client.look_again(gateway).await? && client.rights.is_named(&id))
     {
         return Ok(());
     }
@@ -161,12 +161,12 @@ async fn check_whole(
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(not_there(&key)),
         Err(e) => return Err(e),
     };
-    let brought = check_segments(gateway, client, segments).await?;
-    let each = stream::iter(brought).map(|id| check_whole_segment(gateway, client, kept, id));
+    let unnamed = check_segments(gateway, client, segments).await?;
+    let each = stream::iter(unnamed).map(|id| check_whole_segment(gateway, client, kept, id));
     each.buffer_unordered(SEGMENTS).try_collect().await
 }
 
-/// The same of a segment that the client has brought, and no name leads to.
+/// The same of a segment that no name leads to.
 async fn check_whole_segment(
     gateway: &Gateway,
     client: &Client,
@@ -186,9 +186,8 @@ async fn check_whole_segment(
         chunks => chunks?,
     };
     for at in kept.lost(chunks).await? {
-        let start = u64::from(at.offset);
         // What a name leads to already is kept, although it was condemned once.
-        if !client.rights.range(store, &at.pack, start, start + u64::from(at.stored)).await? {
+        if !client.rights.is_chunk_named(store, &at).await? {
             return Err(not_there(&ObjectKey::Pack(at.pack)));
         }
     }
@@ -203,16 +202,13 @@ async fn check_segments(
     segments: HashSet<SegmentId>,
 ) -> Result<Vec<SegmentId>> {
     client.refresh(gateway).await?;
-    let mut brought = Vec::new();
-    for segment in segments {
-        if !client.rights.segment(gateway.store(), &segment).await? {
-            let key = ObjectKey::Segment(segment);
-            must_read(gateway, client, key).await?;
-            brought.push(segment);
-        }
+    let unnamed = client.rights.unnamed(gateway.store(), segments).await?;
+    for segment in &unnamed {
+        must_read(gateway, client, ObjectKey::Segment(*segment)).await?;
     }
-    must_be_there(gateway, &brought).await?;
-    Ok(brought)
+    let unnamed = unnamed.into_iter().collect::<Vec<_>>();
+    must_be_there(gateway, &unnamed).await?;
+    Ok(unnamed)
 }
 
 /// Fails unless all of these are there: who brought one without a session may have lost it to a collection.
