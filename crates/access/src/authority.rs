@@ -68,26 +68,34 @@ impl Authority {
     pub fn create(dir: &Path, name: &str, days: u32, now: u64) -> Result<Issued> {
         files::make(dir)?;
         let _lock = lock(dir)?;
-        for file in [files::CA_CERTIFICATE, files::CA_KEY] {
-            let path = dir.join(file);
-            if path.exists() {
-                let path = path.display();
-                let why = format!("{path} exists: use that authority, or give another --dir");
-                return Err(Error::conflict(why));
-            }
+        let path = dir.join(files::CA_CERTIFICATE);
+        if path.exists() {
+            let path = path.display();
+            let why = format!("{path} exists: use that authority, or give another --dir");
+            return Err(Error::conflict(why));
+        }
+        if let Some(why) = key_alone(dir) {
+            return Err(Error::conflict(why));
         }
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = params(name, Vec::new(), days, now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(failed)?;
-        files::write(&dir.join(files::CA_KEY), &key.serialize_pem(), Readers::Owner)?;
         let empty = list_of_revoked(Vec::new(), 1, now, &Issuer::from_params(&params, &key))?;
-        files::write(&dir.join(files::REVOKED), &empty, Readers::Everybody)?;
-        // The last: with it the authority exists.
-        let path = dir.join(files::CA_CERTIFICATE);
-        files::write(&path, &certificate.pem(), Readers::Everybody)?;
-        issued(dir, certificate.der(), days, now)
+        let made = issued(dir, certificate.der(), days, now)?;
+        let write = |file, text: &str, readers| files::write(&dir.join(file), text, readers);
+        // The certificate is the last: with it the authority exists.
+        let written = write(files::CA_KEY, &key.serialize_pem(), Readers::Owner)
+            .and_then(|()| write(files::REVOKED, &empty, Readers::Everybody))
+            .and_then(|()| write(files::CA_CERTIFICATE, &certificate.pem(), Readers::Everybody));
+        if written.is_err() {
+            // Neither was there before, and nothing was made with that key.
+            for file in [files::CA_CERTIFICATE, files::CA_KEY] {
+                let _ = std::fs::remove_file(dir.join(file)); // if it was written at all
+            }
+        }
+        written.map(|()| made)
     }
 
     /// Opens the one in `dir`.
@@ -99,6 +107,9 @@ impl Authority {
     pub fn open(dir: &Path, now: u64) -> Result<Self> {
         let path = dir.join(files::CA_CERTIFICATE);
         if !path.exists() {
+            if let Some(why) = key_alone(dir) {
+                return Err(Error::not_found(why));
+            }
             let dir = dir.display();
             let why = format!("{dir} has no certificate authority; make one with sojourn cert ca");
             return Err(Error::not_found(why));
@@ -288,6 +299,17 @@ impl Authority {
     }
 }
 
+/// What to do about an authority's key that is there without its certificate, if it is: a command that made both was
+/// killed in between, or the certificate was lost.
+fn key_alone(dir: &Path) -> Option<String> {
+    let (key, certificate) = (dir.join(files::CA_KEY), dir.join(files::CA_CERTIFICATE));
+    let (key, certificate) = (key.exists().then(|| key.display())?, certificate.display());
+    Some(format!(
+        "{key} is there, and {certificate} is not: restore that from a copy; if no certificate was ever made with the \
+         key, delete {key}, and make the authority with sojourn cert ca"
+    ))
+}
+
 fn lock(dir: &Path) -> Result<LockFile> {
     match LockFile::take(dir.join("lock"))? {
         Taking::Ours(lock) => Ok(lock),
@@ -378,4 +400,47 @@ fn text(path: &Path, bytes: Vec<u8>) -> Result<String> {
 
 fn failed(e: rcgen::Error) -> Error {
     Error::internal(format!("cannot make the certificate: {e}")).with_source(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+
+    const NOW: u64 = 1_795_000_000;
+
+    #[test]
+    fn a_key_without_its_certificate_is_not_lost_and_there_is_a_way_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, key) = (dir.path(), dir.path().join(files::CA_KEY));
+        Authority::create(dir, "lab", 30, NOW).unwrap();
+        let before = std::fs::read(&key).unwrap();
+        std::fs::remove_file(dir.join(files::CA_CERTIFICATE)).unwrap();
+        std::fs::remove_file(dir.join(files::REVOKED)).unwrap();
+        let created = Authority::create(dir, "lab", 30, NOW).unwrap_err();
+        let opened = Authority::open(dir, NOW).err().unwrap();
+        assert_eq!((created.kind(), opened.kind()), (ErrorKind::Conflict, ErrorKind::NotFound));
+        for error in [created, opened] {
+            let delete = format!("delete {}", key.display());
+            assert!(error.message().contains(&delete), "{error}");
+            assert!(error.message().contains("restore"), "{error}");
+        }
+        assert_eq!(std::fs::read(&key).unwrap(), before);
+        std::fs::remove_file(&key).unwrap();
+        Authority::create(dir, "lab", 30, NOW).unwrap();
+        Authority::open(dir, NOW).unwrap().client("alice", 10).unwrap();
+    }
+
+    #[test]
+    fn an_authority_that_cannot_be_written_leaves_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, key) = (dir.path(), dir.path().join(files::CA_KEY));
+        // A directory is in the way of its certificate.
+        let in_the_way = dir.join(files::CA_CERTIFICATE).with_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        Authority::create(dir, "lab", 30, NOW).unwrap_err();
+        assert!(!key.exists());
+        std::fs::remove_dir(&in_the_way).unwrap();
+        Authority::create(dir, "lab", 30, NOW).unwrap();
+    }
 }
