@@ -62,9 +62,10 @@ impl Disk {
         match self.store.stored_manifest(&self.record().base).await {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let error = Error::fenced(format!(
-                    "disk {:?} was removed from the store while it was here, and what it stood on is deleted: {}",
-                    self.name(),
-                    e.message()
+                    "disk {name:?} was removed from the store while it was here, and what it stood on is deleted ({}); \
+                     give up what is here ('sojourn disk remove {name}')",
+                    e.message(),
+                    name = self.name()
                 ));
                 self.shadow.poison().set(&error);
                 Err(error)

@@ -162,12 +162,28 @@ async fn an_earlier_holder_can_publish_nothing_and_write_nothing_more() {
     assert_eq!(bytes(&*taken).await, published);
 }
 
-/// Removes what nothing refers to. Sessions that made the images of these tests were left open.
-async fn collect(home: &Home) {
+/// Removes what nothing refers to, if there is anything. Sessions that made the images of these tests were left open.
+async fn collect_any(home: &Home) -> gc::GcReport {
     let (grace, stale) = (Duration::ZERO, Duration::ZERO);
     let options = gc::GcOptions { grace, stale, ..gc::GcOptions::default() };
-    let report = gc::collect(&home.store, &options, &()).await.unwrap();
+    gc::collect(&home.store, &options, &()).await.unwrap()
+}
+
+/// The same, where there is something.
+async fn collect(home: &Home) {
+    let report = collect_any(home).await;
     assert!(report.freed.objects > 0, "{report:?}");
+}
+
+/// Has the snapshot `before` made of `web`, writes more to it, and closes it; what it holds.
+async fn write_and_close(home: &Home) -> Vec<u8> {
+    let disk = home.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    write(&disk, 8, 0x88).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    held
 }
 
 /// The snapshots of `web` that the store has.
@@ -315,13 +331,7 @@ async fn a_creation_removes_what_earlier_disks_left_and_nothing_of_who_takes_the
 #[tokio::test]
 async fn what_an_earlier_holder_had_written_is_kept_under_another_name() {
     let (here, there) = two().await;
-    let disk = here.open("web").await;
-    write(&disk, 7, 0x77).await;
-    disk.snapshot("before", &()).await.unwrap();
-    write(&disk, 8, 0x88).await;
-    let held = bytes(&*disk).await;
-    disk.close().await.unwrap();
-    drop(disk);
+    let held = write_and_close(&here).await;
     let own = here.disks.keep("web", "mine").await.unwrap_err();
     assert_eq!(own.kind(), ErrorKind::Conflict, "nobody took it");
 
@@ -585,13 +595,7 @@ async fn what_any_earlier_holder_may_stand_on_is_kept_until_the_disk_is_released
 #[tokio::test]
 async fn what_an_earlier_holder_may_stand_on_is_kept_when_the_record_of_the_disk_is_lost() {
     let (here, there) = two().await;
-    let disk = here.open("web").await;
-    write(&disk, 7, 0x77).await;
-    disk.snapshot("before", &()).await.unwrap();
-    write(&disk, 8, 0x88).await;
-    let held = bytes(&*disk).await;
-    disk.close().await.unwrap();
-    drop(disk);
+    let held = write_and_close(&here).await;
     there.disks.take("web", true).await.unwrap();
     let disk = there.open("web").await;
     write(&disk, 9, 0x99).await;
@@ -603,11 +607,7 @@ async fn what_an_earlier_holder_may_stand_on_is_kept_when_the_record_of_the_disk
     there.disks.recover("web", None).await.unwrap();
     let disk = there.open("web").await;
     disk.remove_snapshot("before").await.unwrap();
-    let (grace, stale) = (Duration::ZERO, Duration::ZERO);
-    let options = gc::GcOptions { grace, stale, ..gc::GcOptions::default() };
-    for _ in 0..2 {
-        gc::collect(&there.store, &options, &()).await.unwrap();
-    }
+    collect_any(&there).await;
     here.disks.keep("web", "mine").await.unwrap();
     assert_eq!(bytes(&*here.open("mine").await).await, held);
 }
@@ -777,13 +777,7 @@ async fn a_taking_that_failed_says_that_it_can_be_repeated_and_it_can() {
 async fn a_disk_that_is_kept_stands_on_nothing_that_is_gone() {
     let (here, there) = two().await;
     here.image("debian:2", &golden(6, 300)).await;
-    let disk = here.open("web").await;
-    write(&disk, 7, 0x77).await;
-    disk.snapshot("before", &()).await.unwrap();
-    write(&disk, 8, 0x88).await;
-    let held = bytes(&*disk).await;
-    disk.close().await.unwrap();
-    drop(disk);
+    let held = write_and_close(&here).await;
     // Whoever takes it moves it to another version, and the first one is removed.
     there.disks.take("web", true).await.unwrap();
     let disk = there.open("web").await;
