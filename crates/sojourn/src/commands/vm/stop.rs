@@ -27,7 +27,10 @@ pub(super) async fn run(args: &StopArgs, home: &Home, output: Output) -> Result<
     let reply = match ask_or_gone(&folder, &request).await? {
         Some(reply) => reply,
         None if args.force || args.sending => match keep_here(&folder) {
-            Err(e) if was_kept && e.kind() == ErrorKind::Conflict => KeeperReply::Stopped,
+            // Not of a suspension that has just gone up: no machine was to end.
+            Err(e) if was_kept && args.force && e.kind() == ErrorKind::Conflict => {
+                KeeperReply::Stopped
+            }
             other => other?,
         },
         // It ended by itself, as when its guest powers off.
