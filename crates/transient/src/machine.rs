@@ -191,8 +191,8 @@ impl KernelDisk {
         if self.may_share_its_room() {
             refuse!(
                 Snapshots,
-                "{path} has snapshots, is one, is thin, or stands on such a volume, or on a map of the kernel's (dm) \
-                 that nobody known here made: writing to it may take room from others"
+                "{path} has snapshots, is one, is thin, or stands on such a volume or on a device-mapper device of \
+                 an unknown kind: writing to it may take room from others"
             );
         }
         if named {

@@ -364,6 +364,14 @@ mod tests {
         assert!(HostDisk::open(&path).is_ok());
     }
 
+    /// An image that nothing but the member holds, and what of it is lent.
+    fn alone(path: &std::path::Path, clock: BootClock) -> (Arc<Member>, Span) {
+        let disk = Arc::new(HostDisk::open(path).unwrap());
+        let span = Span::between(128 << 10, 132 << 10);
+        let plan = Plan::with_clock(vec![loan(&disk, vec![span])], clock).unwrap();
+        (plan.members().unwrap().remove(0), span)
+    }
+
     #[tokio::test]
     async fn a_disk_stays_held_while_a_write_goes_on_that_nobody_waits_for() {
         let dir = tempfile::tempdir().unwrap();
@@ -377,12 +385,7 @@ mod tests {
             }
             1
         });
-        let disk = Arc::new(HostDisk::open(&path).unwrap());
-        let span = Span::between(128 << 10, 132 << 10);
-        let plan = Plan::with_clock(vec![loan(&disk, vec![span])], clock).unwrap();
-        drop(disk);
-        let member = plan.members().unwrap().remove(0);
-        drop(plan);
+        let (member, span) = alone(&path, clock);
         let mut writes = tokio::task::JoinSet::new();
         writes.spawn(async move { member.write(span, &[7; 4096], Durability::Durable).await });
         let pause = || tokio::time::sleep(std::time::Duration::from_millis(1));
@@ -417,12 +420,7 @@ mod tests {
             }
             1
         });
-        let disk = Arc::new(HostDisk::open(&path).unwrap());
-        let span = Span::between(128 << 10, 132 << 10);
-        let plan = Plan::with_clock(vec![loan(&disk, vec![span])], clock).unwrap();
-        drop(disk);
-        let member = Arc::new(plan.members().unwrap().remove(0));
-        drop(plan);
+        let (member, span) = alone(&path, clock);
         member.write(span, &[6; 4096], Durability::Buffered).await.unwrap();
         closed.store(true, Ordering::Relaxed);
         let mut writes = tokio::task::JoinSet::new();
