@@ -262,10 +262,7 @@ pub fn prepare(
 /// # Errors
 /// Any error from the file system.
 pub fn begin(home: &Home) -> Result<()> {
-    match marks::wants_restart(home) {
-        true => marks::set_wants_restart(home, false),
-        false => Ok(()),
-    }
+    marks::set_wants_restart(home, false)
 }
 
 /// Replaces a file, whole or not at all.
