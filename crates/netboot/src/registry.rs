@@ -248,7 +248,7 @@ impl Registry {
                 other.name, other.name
             )));
         }
-        if self.machines.len() >= MOST {
+        if at.is_none() && self.machines.len() >= MOST {
             return Err(Error::no_space(format!(
                 "there are {MOST} machines, and more are not kept"
             )));
