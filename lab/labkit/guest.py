@@ -57,8 +57,9 @@ class Guest:
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
     QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
     further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest with a `card` boots from
-    that, and from its disk, if it has one, when that comes to nothing; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot; `direct` is
-    kernel, initial RAM disk and parameters for one whose QEMU is given them.
+    that, and from its disk, if it has one, when that comes to nothing; `uefi` is "pxe" or "http"
+    for a machine with UEFI, by what that is to boot; `direct` is kernel, initial RAM disk and
+    parameters for one whose QEMU is given them.
     Use it as a context manager: leaving kills what still runs.
     """
 

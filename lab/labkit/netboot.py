@@ -246,7 +246,7 @@ def own_disk(server, golden):
         try:
             return {machine.name: _boot_own_disk(golden, machine, server.sockets) for machine in ALONE}
         except LabError as e:
-            raise LabError(f"{e}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}") from e
+            raise _told_with_logs(e, log, site) from e
         finally:
             process.terminate()
             process.wait(30)
@@ -264,6 +264,11 @@ def _boot_own_disk(golden, machine, directory):
         guest.poweroff(timeout=120)
     os.remove(disk)
     return root
+
+
+def _told_with_logs(error, log, site):
+    """The error with the ends of what both DHCP servers said."""
+    return LabError(f"{error}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}")
 
 
 UP, AGAIN, DONE = "DOS IS UP", "MARKED BEFORE", "DONE"
@@ -288,7 +293,7 @@ def dos(server, golden):
         try:
             said = [_boot_dos(golden, machine) for _ in range(2)]
         except LabError as e:
-            raise LabError(f"{e}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}") from e
+            raise _told_with_logs(e, log, site) from e
         finally:
             process.terminate()
             process.wait(30)
