@@ -64,6 +64,8 @@ def beside(result, work, figure, device, row):
         return "1"
     ours, theirs = ratio(result, work, figure, device), row.get(device)
     text = "-" if ours is None else f"{ours:.2f}"
+    if isinstance(theirs, tuple):
+        return f"{text} ({theirs[0]:.2f} or {theirs[1]:.2f})"
     return f"{text} ({theirs:.2f})" if theirs else text
 
 
