@@ -61,6 +61,7 @@ impl Disk {
         let record = self.record();
         let (old, old_image) = self.image(&record.origin).await?;
         let (base, base_image) = self.image(&record.base).await?;
+        self.catch_up_with(&record, &base_image).await;
         let size = record.size.max(new.size());
 
         let stack = self.shadow.stack();
@@ -141,6 +142,19 @@ impl Disk {
             updated: total(&difference(&by_image, &mine)),
             both_changed,
         })
+    }
+
+    /// Drops the layers that the record does not name: an upload that was given up once it had noted its end there
+    /// leaves them. What they hold is in `base`, that of the record.
+    async fn catch_up_with(&self, record: &DiskRecord, base: &Arc<Image>) {
+        let stack = self.shadow.stack();
+        let named = stack.layers.iter().take_while(|layer| record.layers.contains(&layer.number));
+        let named = named.count();
+        if named < stack.layers.len() {
+            *self.base.lock() = Arc::clone(base);
+            let dropped = self.shadow.settle(Arc::clone(base) as _, named, None).await;
+            self.discard_layers(dropped).await;
+        }
     }
 
     /// A new layer, on stable storage, that holds `spans` of `view`.

@@ -5,7 +5,7 @@ use crate::common::{Home, bytes, golden, kind, put, same};
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, ErrorKind, Span};
-use disk::{Disk, Mode};
+use disk::{Disk, Mode, Rebase};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::Poll;
@@ -192,6 +192,49 @@ fn an_upload_that_is_given_up_at_any_instant_leaves_a_disk_that_opens() {
             put(&disk, 5, 9).await;
             disk.flush().await.unwrap();
             let expected = bytes(&*disk).await;
+            disk.close().await.unwrap();
+            drop(disk);
+            home.again().await;
+            same(&bytes(&*home.open(&name).await).await, &expected);
+            if is_done {
+                assert!(polls > 8, "it was given up after {polls} polls at the most");
+                break;
+            }
+        }
+    });
+}
+
+/// The same, and what comes then rests on the record alone.
+#[test]
+fn a_rebase_behind_an_upload_that_is_given_up_at_any_instant_keeps_what_was_flushed() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let mut home = Home::new().await;
+        let newer: Vec<u8> = golden(1, 64).iter().map(|byte| byte ^ 0x55).collect();
+        home.image("golden:1", &golden(1, 64)).await;
+        home.image("golden:2", &newer).await;
+        for polls in 1.. {
+            let name = format!("disk-{polls}");
+            home.create(&name, "golden:1", Mode::Persistent).await.unwrap();
+            let disk = home.open(&name).await;
+            put(&disk, 3, 7).await;
+            disk.flush().await.unwrap();
+            let line = Line::cut_after(u64::MAX);
+            let upload = async { drop(disk.write_back(line.plan(), &()).await) };
+            let (is_done, busy) = given_up_after(polls, upload).await;
+            let go_on = async {
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
+                drop(busy);
+            };
+            let onto = "golden:2".parse().unwrap();
+            let (rebased, ()) = tokio::join!(disk.rebase(&onto, Rebase::KeepMine), go_on);
+            rebased.unwrap();
+            let mut expected = newer.clone();
+            expected[3 * BLOCK as usize..4 * BLOCK as usize].fill(7);
+            same(&bytes(&*disk).await, &expected);
             disk.close().await.unwrap();
             drop(disk);
             home.again().await;
