@@ -18,8 +18,11 @@ use store::{
     import,
 };
 
-/// Layers that failed uploads may leave before the next one must succeed first.
-const MOST_LAYERS: usize = 8;
+/// Layers that failed uploads may leave before the next one uploads those first: each of them is looked through
+/// by every read.
+const MOST_LAYERS_OF_UPLOADS: usize = 8;
+/// Layers at a time, with those of states that are kept without the store: each holds two files open.
+const MOST_LAYERS: usize = 64;
 
 /// The snapshots of all disks, or of one, by the disk's name, the damaged ones first, then the oldest.
 pub(crate) async fn list(
@@ -331,7 +334,7 @@ impl Disk {
     async fn freeze(&self, session: &Session, progress: &dyn Progress) -> Result<Frozen> {
         self.shadow.check()?;
         let stack = self.shadow.stack();
-        if !stack.top().is_empty() && stack.layers.len() >= MOST_LAYERS {
+        if !stack.top().is_empty() && stack.layers.len() >= MOST_LAYERS_OF_UPLOADS {
             // Uploads failed many times: what they left must go first.
             let frozen = self.record().published.unwrap_or(self.record().created);
             let view = self.shadow.sealed();

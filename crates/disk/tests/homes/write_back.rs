@@ -248,6 +248,26 @@ fn a_rebase_behind_an_upload_that_is_given_up_at_any_instant_keeps_what_was_flus
 }
 
 #[tokio::test(start_paused = true)]
+async fn uploads_that_fail_again_and_again_leave_room_for_states_that_are_kept_here() {
+    let (home, disk) = home().await;
+    for block in 0..10 {
+        put(&disk, block, 5).await;
+        cut(&disk, &Line::cut_after(0)).await;
+    }
+    for block in 10..30 {
+        put(&disk, block, 6).await;
+        disk.set_mark().await.unwrap();
+    }
+    let expected = bytes(&*disk).await;
+    let line = Line::cut_after(u64::MAX);
+    disk.write_back(line.plan(), &()).await.unwrap();
+    assert_eq!(disk.behind(), None);
+    let other = home.beside(9).await;
+    other.disks.take("alice", true).await.unwrap();
+    same(&bytes(&*other.open("alice").await).await, &expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_written_meanwhile_is_behind_and_goes_up_the_next_time() {
     let (home, disk) = home().await;
     let line = Line::cut_after(5);
