@@ -5,13 +5,19 @@ use crate::{Error, Result};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Reads that wait at a time: half of the threads that the runtime has for it, and more than any
 /// storage serves at once.
 const MOST_READS: usize = 256;
 
 static READS: Semaphore = Semaphore::const_new(MOST_READS);
+
+/// Threads that zero blocks, reserve their room or give it back at a time. For one file it is done one by one, so
+/// that more of them would wait for each other.
+const MOST_ZEROING: usize = 64;
+
+static ZEROING: Semaphore = Semaphore::const_new(MOST_ZEROING);
 
 thread_local! {
     /// How many [`Inline`] live on this thread.
@@ -63,6 +69,23 @@ pub(crate) async fn offload_read<T: Send + 'static>(
         read()
     })
     .await
+}
+
+/// A turn at zeroing blocks, at reserving their room or giving it back, on a thread that may wait. Clients may ask for
+/// that thousands of times at once: turns leave threads to what there is less of, as those of reads do.
+#[derive(Debug)]
+#[must_use]
+pub struct ZeroingTurn {
+    _permit: Option<SemaphorePermit<'static>>,
+}
+
+impl ZeroingTurn {
+    /// Waits for one, the first come first. It goes with the work, to last as long: the caller may go away meanwhile.
+    pub async fn take() -> Self {
+        // On the spot no thread is taken, and what other threads have is not to change the course of a simulation.
+        let permit = if is_inline() { None } else { ZEROING.acquire().await.ok() };
+        Self { _permit: permit }
+    }
 }
 
 /// Whether work that blocks is done on the spot on this thread.
@@ -145,6 +168,22 @@ mod tests {
         while let Some(read) = reads.join_next().await {
             assert!(read.unwrap().unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn zeroing_has_a_bounded_number_of_turns_and_needs_none_on_the_spot() {
+        use futures::FutureExt;
+        let mut taken = Vec::new();
+        for _ in 0..MOST_ZEROING {
+            taken.push(ZeroingTurn::take().await);
+        }
+        assert!(ZeroingTurn::take().now_or_never().is_none());
+        {
+            let _inline = Inline::on_this_thread();
+            assert!(ZeroingTurn::take().now_or_never().is_some());
+        }
+        taken.pop();
+        assert!(ZeroingTurn::take().now_or_never().is_some());
     }
 
     #[test]

@@ -75,6 +75,8 @@ struct Inner {
     /// Held shared while room is given back or reserved outside of the regions' locks, and while the
     /// files of a layer are made, so that no layer is sealed nor the shadow closed in between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
+    /// The threads that may do so at a time.
+    turns: Arc<tokio::sync::Semaphore>,
     /// Held while the files of a layer are made, also when nobody waits for them any more: the next ones may have
     /// their number.
     making: Arc<tokio::sync::Mutex<()>>,
@@ -157,6 +159,7 @@ impl Shadow {
             stack: ArcSwap::from_pointee(Stack { generation: 0, layers, base }),
             regions: std::array::from_fn(|_| RegionLock::default()),
             zeroing: Arc::new(tokio::sync::RwLock::new(())),
+            turns: Arc::new(tokio::sync::Semaphore::new(zero::TURNS)),
             making: Arc::default(),
             reserves: OnceLock::new(),
             asked: AtomicU64::new(0),

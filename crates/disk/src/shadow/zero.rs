@@ -3,6 +3,7 @@
 use super::{Inner, REGION, Shadow};
 use crate::blockmap::{BlockMap, BlockState};
 use crate::stack::blocks_of;
+use block::offload::ZeroingTurn;
 use block::{BLOCK, Error, ErrorKind, Extent, Result, Span, offload};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -11,6 +12,9 @@ use std::sync::{Arc, Weak};
 const WINDOW: u64 = 1 << 30;
 /// Runs that a request remembers, to give back what it took. What it took of a finer map stays taken.
 const MOST_RUNS: usize = 1 << 16;
+/// Threads that one shadow has for this at a time. It is done one by one: reservations wait for each other, and the
+/// file system changes the room of a file alone. The second one is there as soon as the first is done.
+pub(super) const TURNS: usize = 2;
 
 /// Whether anybody still waits for a request. What is left of one whose client is gone must not go
 /// on beside the next one's: a write that is answered to that one would be lost.
@@ -119,17 +123,20 @@ impl Inner {
     }
 
     /// Gives back what a request took that found no room for all of it: these runs of blocks were not
-    /// private before. They read as zeroes, as far as it came.
-    pub(super) fn undo_filling(&self, runs: &[Range<u64>]) -> Result<()> {
+    /// private before. They read as zeroes, as far as it came. Once nobody wants it any more, what is left stays taken:
+    /// what is private then may have been written since.
+    pub(super) fn undo_filling(&self, runs: &[Range<u64>], wanted: &RequestWaiter) -> Result<()> {
         let size = self.size();
         for run in runs {
             let span = Span::between(run.start * BLOCK, (run.end * BLOCK).min(size));
             span.pieces(REGION).try_for_each(|piece| {
                 self.turn(piece, |state| {
+                    wanted.check()?;
                     Ok(if state == BlockState::Private { BlockState::Zero } else { state })
                 })
             })?;
             let stack = self.stack.load_full();
+            wanted.check()?;
             match stack.top().data.punch(span.align_outward(BLOCK)) {
                 Ok(()) => stack.top().touch(),
                 Err(e) if e.kind() == ErrorKind::Unsupported => {}
@@ -176,15 +183,20 @@ impl Inner {
 }
 
 impl Shadow {
-    /// Does `work` on a thread that may wait, while no layer is sealed. It may outlive this future.
+    /// Does `work` on a thread that may wait, while no layer is sealed, when it is its turn: without turns a guest that
+    /// zeroes much at once would have every thread of the process. It may outlive this future.
     async fn zeroing<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
+        // Before the guard: what waits for its turn keeps no layer from being sealed. Whoever seals or closes needs no
+        // turn, so that those who have one and wait for that get the guard.
+        let own = Arc::clone(&inner.turns).acquire_owned().await;
+        let turn = ZeroingTurn::take().await;
         let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
         offload(move || {
-            let _guard = guard;
+            let (_own, _turn, _guard) = (own, turn, guard);
             work(&inner)
         })
         .await
@@ -222,7 +234,9 @@ impl Shadow {
         if let Err(error) = &filled
             && error.kind() == ErrorKind::NoSpace
         {
-            self.zeroing(move |inner| inner.undo_filling(&fresh)).await?;
+            let request = Arc::new(());
+            let wanted = RequestWaiter::by(&request);
+            self.zeroing(move |inner| inner.undo_filling(&fresh, &wanted)).await?;
         }
         filled
     }

@@ -187,8 +187,51 @@ impl Busy {
 }
 
 fn with_one_waiting_thread(test: impl Future<Output = ()>) {
+    with_waiting_threads(1, test);
+}
+
+fn with_waiting_threads(threads: usize, test: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().max_blocking_threads(1).build().unwrap().block_on(test);
+    runtime.enable_all().max_blocking_threads(threads).build().unwrap().block_on(test);
+}
+
+#[test]
+fn zeroes_and_discards_of_one_disk_leave_threads_to_others_and_let_a_layer_be_sealed() {
+    with_waiting_threads(4, async {
+        for (mode, asked) in [(NO_HOLE, false), (NO_HOLE, true), (HOLE, false)] {
+            let scratch = Scratch::new(blank(MIB), MIB).await;
+            if asked {
+                reserve(&scratch, blocks(9, 10)).await.unwrap();
+            }
+            let layer = scratch.new_layer(2).await.unwrap();
+            let (release, held) = mpsc::channel::<()>();
+            let (taken, is_taken) = mpsc::channel();
+            let inner = Arc::clone(&scratch.inner);
+            let mut other = pin!(offload(move || {
+                // What all of them wait for.
+                let _alone = (!mode.may_punch).then(|| inner.limit.reserving());
+                let _region = mode.may_punch.then(|| inner.region(0).write());
+                let _ = taken.send(());
+                let _ = held.recv();
+                Ok(())
+            }));
+            assert!(other.as_mut().now_or_never().is_none());
+            is_taken.recv().unwrap();
+            let zero = |at| scratch.zero(blocks(at, at + 1), mode, Durability::Buffered);
+            let mut zeroes = pin!(join_all((0..8).map(zero)));
+            let soon = Duration::from_millis(50);
+            assert!(tokio::time::timeout(soon, zeroes.as_mut()).await.is_err(), "{mode:?}");
+            let patience = Duration::from_secs(60);
+            let free = tokio::time::timeout(patience, offload(|| Ok(()))).await;
+            free.unwrap_or_else(|_| panic!("every thread waits: {mode:?}, {asked}")).unwrap();
+            drop(release);
+            other.await.unwrap();
+            // In the middle of those that wait for their turn.
+            let (zeroed, ()) = tokio::join!(zeroes, scratch.seal(layer));
+            zeroed.into_iter().for_each(|result| result.unwrap());
+            assert!(holds(&scratch, blocks(0, 8), 0).await);
+        }
+    });
 }
 
 #[test]
@@ -312,6 +355,20 @@ async fn zeroes_whose_room_ends_on_the_way_take_none() {
 }
 
 #[tokio::test]
+async fn what_a_request_that_was_given_up_took_is_not_taken_from_who_writes_it_now() {
+    let scratch = Scratch::new(blank(MIB), MIB).await;
+    let fresh = fresh_of(&scratch, blocks(0, 4));
+    reserve(&scratch, blocks(0, 4)).await.unwrap();
+    let request = Arc::new(());
+    let wanted = RequestWaiter::by(&request);
+    drop(request);
+    write(&scratch, blocks(0, 4)).await.unwrap();
+    let undone = scratch.inner.undo_filling(&fresh, &wanted);
+    assert_eq!(undone.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(holds(&scratch, blocks(0, 4), 9).await);
+}
+
+#[tokio::test]
 async fn zeroes_that_find_no_room_for_all_of_them_take_none() {
     for written in [false, true] {
         let mut scratch = Scratch::new(slow(noise(64 * MIB)), 64 * MIB).await;
@@ -328,7 +385,8 @@ async fn zeroes_that_find_no_room_for_all_of_them_take_none() {
         // One that fails in the middle is undone; what was private before stays so.
         let fresh = fresh_of(&scratch, Span::whole(8 * MIB));
         reserve(&scratch, Span::whole(8 * MIB)).await.unwrap();
-        scratch.inner.undo_filling(&fresh).unwrap();
+        let request = Arc::new(());
+        scratch.inner.undo_filling(&fresh, &RequestWaiter::by(&request)).unwrap();
         scratch.flush().await.unwrap();
         assert_eq!(private(&scratch), private_before, "{written}");
         // A file system keeps blocks of its own for a file that was in many pieces.
