@@ -54,6 +54,10 @@ pub(crate) fn of_virtqueues(limits: &nbd::ServerLimits) -> vhost_user::FrontEndL
         connections: limits.connections.min(vhost_user::FrontEndLimits::default().connections),
         busy_poll: limits.busy_poll,
         held_bytes: limits.total_bytes,
+        // Half of what connections leave, if there are as many as may be: the other half is for disks and the store. A
+        // quarter where they would leave little: there are seldom as many.
+        descriptors: (descriptors::limit().saturating_sub(limits.connections as u64) / 2)
+            .max(descriptors::limit() / 4),
         stop_deadline: limits.stop_deadline,
     }
 }

@@ -11,8 +11,10 @@ const MEMORY_OF_ONE: u64 = 8 << 40;
 const MEMORY: u64 = 64 << 40;
 /// Regions of it. Each takes a mapping, of which Linux gives a process 65,530, and a descriptor.
 const REGIONS: u64 = 16_384;
-/// Virtqueues. Each takes a thread while it is served, and up to seven descriptors.
+/// Virtqueues. Each takes a thread while it is served.
 const RINGS: u64 = 4096;
+/// Descriptors that a virtqueue takes at most.
+const RING_DESCRIPTORS: u64 = 7;
 
 /// What there is for all front ends of a server.
 #[derive(Debug)]
@@ -20,28 +22,30 @@ pub(crate) struct Allowances {
     memory: Arc<Allowance>,
     regions: Arc<Allowance>,
     rings: Arc<Allowance>,
-}
-
-impl Default for Allowances {
-    fn default() -> Self {
-        let of = |most| Arc::new(Allowance { most, taken: AtomicU64::new(0) });
-        Self { memory: of(MEMORY), regions: of(REGIONS), rings: of(RINGS) }
-    }
+    /// What regions and virtqueues take together.
+    descriptors: Arc<Allowance>,
 }
 
 impl Allowances {
+    /// The allowances of a process that has so many descriptors for regions and virtqueues.
+    pub(crate) fn with_descriptors(most: u64) -> Self {
+        let of = |most| Arc::new(Allowance { most, taken: AtomicU64::new(0) });
+        Self { memory: of(MEMORY), regions: of(REGIONS), rings: of(RINGS), descriptors: of(most) }
+    }
+
     /// Takes what so much memory of a front end needs, in so many regions.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for more than one front end may share,
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the others have left less.
-    pub(crate) fn memory(&self, bytes: u64, regions: usize) -> Result<[Allotment; 2]> {
+    pub(crate) fn memory(&self, bytes: u64, regions: usize) -> Result<[Allotment; 3]> {
         if bytes > MEMORY_OF_ONE {
             return Err(Error::invalid(format!("guest memory of {bytes} bytes is too much")));
         }
         Ok([
             self.memory.take(bytes, "bytes of guest memory")?,
             self.regions.take(regions as u64, "regions of guest memory")?,
+            self.descriptors(regions as u64)?,
         ])
     }
 
@@ -49,8 +53,14 @@ impl Allowances {
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when there are too many already.
-    pub(crate) fn ring(&self) -> Result<Allotment> {
-        self.rings.take(1, "virtqueues")
+    pub(crate) fn ring(&self) -> Result<[Allotment; 2]> {
+        Ok([self.rings.take(1, "virtqueues")?, self.descriptors(RING_DESCRIPTORS)?])
+    }
+
+    fn descriptors(&self, count: u64) -> Result<Allotment> {
+        let what = "descriptors for guest memory and virtqueues; the system allows too few open files \
+                    (RLIMIT_NOFILE; LimitNOFILE= in a systemd unit)";
+        self.descriptors.take(count, what)
     }
 }
 
@@ -92,7 +102,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_more_than_there_is_and_what_is_given_back_can_be_taken_again() {
-        let all = Allowances::default();
+        let all = Allowances::with_descriptors(u64::MAX);
         assert!(all.memory(MEMORY_OF_ONE + 1, 1).is_err() && all.memory(u64::MAX, 1).is_err());
         let front_ends = MEMORY / MEMORY_OF_ONE;
         let mut taken: Vec<_> =
@@ -105,5 +115,18 @@ mod tests {
         assert!(all.ring().is_err());
         drop(rings);
         assert!(all.ring().is_ok());
+    }
+
+    #[test]
+    fn where_there_are_few_descriptors_the_ring_or_the_region_beyond_them_is_refused() {
+        let all = Allowances::with_descriptors(2 * RING_DESCRIPTORS + 3);
+        let regions = all.memory(1, 3).unwrap();
+        let rings = [all.ring().unwrap(), all.ring().unwrap()];
+        assert!(all.ring().is_err() && all.memory(1, 1).is_err());
+        drop(regions);
+        assert!(all.memory(1, 4).is_err());
+        assert!(all.memory(1, 3).is_ok(), "what was refused is given back");
+        drop(rings);
+        assert!(all.memory(1, 4).is_ok() && all.ring().is_ok());
     }
 }

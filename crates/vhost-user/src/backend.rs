@@ -42,7 +42,7 @@ pub(crate) struct BackendSetup {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
     pub(crate) allowances: Arc<Allowances>,
-    /// What its rings may hold together.
+    /// What all rings of its client may hold together.
     pub(crate) held: Arc<HeldBytes>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) processors: Processors,
@@ -56,7 +56,7 @@ pub(crate) struct Backend {
     features: u64,
     memory: GuestRam,
     /// What the memory takes.
-    _allotted: Option<[Allotment; 2]>,
+    _allotted: Option<[Allotment; 3]>,
     inflight: Option<Inflight>,
     /// Both, as the rings use them; nothing before one does.
     shared: Option<Arc<SharedRam>>,
@@ -77,11 +77,11 @@ struct Vring {
     enabled: bool,
     mailbox: Arc<Mailbox>,
     running: Option<RunningRing>,
-    _allotted: Allotment,
+    _allotted: [Allotment; 2],
 }
 
 impl Vring {
-    fn new(allotted: Allotment) -> Result<Self> {
+    fn new(allotted: [Allotment; 2]) -> Result<Self> {
         Ok(Self {
             _allotted: allotted,
             size: 0,
@@ -282,7 +282,7 @@ impl Backend {
     }
 
     /// Takes what so much memory needs, before it is mapped.
-    fn allot(&self, bytes: u64, regions: usize) -> BackendResult<[Allotment; 2]> {
+    fn allot(&self, bytes: u64, regions: usize) -> BackendResult<[Allotment; 3]> {
         self.terms.allowances.memory(bytes, regions).map_err(|e| self.refuse(&e))
     }
 
@@ -290,7 +290,7 @@ impl Backend {
     fn change_memory(
         &mut self,
         memory: GuestRam,
-        allotted: [Allotment; 2],
+        allotted: [Allotment; 3],
         is_new: bool,
     ) -> BackendResult<()> {
         let running: Vec<usize> =

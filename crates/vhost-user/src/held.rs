@@ -1,10 +1,38 @@
-//! How many bytes requests may hold that wait for the device: those of a ring, of a connection, of all together.
+//! How many bytes requests may hold that wait for the device: those of a ring, of a client, of all together.
 
 use crate::carry::{Mailbox, PIECE};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// What the rings of one connection, or of all, may hold; or what one may.
+/// What all clients may hold, and each of them.
+#[derive(Debug)]
+pub(crate) struct ClientsHeld {
+    all: Arc<HeldBytes>,
+    /// What each may hold that has a connection, or a request that waits.
+    by_client: Mutex<HashMap<String, Weak<HeldBytes>>>,
+}
+
+impl ClientsHeld {
+    /// So many bytes for all together.
+    pub(crate) fn new(most: u64) -> Self {
+        Self { all: HeldBytes::new(most), by_client: Mutex::default() }
+    }
+
+    /// What the connections of a client may hold together: half of all, so that one alone is in nobody's way.
+    pub(crate) fn half_of(&self, client: &str) -> Arc<HeldBytes> {
+        let mut by_client = self.by_client.lock();
+        by_client.retain(|_, half| half.strong_count() > 0);
+        if let Some(half) = by_client.get(client).and_then(Weak::upgrade) {
+            return half;
+        }
+        let half = self.all.part(self.all.most / 2);
+        by_client.insert(client.to_owned(), Arc::downgrade(&half));
+        half
+    }
+}
+
+/// What the rings of one client, or of all, may hold; or what one may.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     most: u64,
@@ -30,11 +58,6 @@ impl HeldBytes {
     pub(crate) fn part(self: &Arc<Self>, most: u64) -> Arc<Self> {
         let whole = Some(Arc::clone(self));
         Arc::new(Self { most: most.max(PIECE), state: Mutex::default(), whole })
-    }
-
-    /// What a connection may hold: half of all, so that one alone is in nobody's way.
-    pub(crate) fn half(self: &Arc<Self>) -> Arc<Self> {
-        self.part(self.most / 2)
     }
 
     /// Takes so many bytes for a ring. If there are fewer, it is woken when it is to ask again.
@@ -109,7 +132,22 @@ mod tests {
 
     #[test]
     fn there_is_room_for_one_request_however_little_is_allowed() {
-        let all = HeldBytes::new(1);
-        assert!(all.half().part(0).take(PIECE, &ring()).is_some());
+        let all = ClientsHeld::new(1);
+        assert!(all.half_of("a").part(0).take(PIECE, &ring()).is_some());
+    }
+
+    #[test]
+    fn all_connections_of_a_client_have_one_half_together() {
+        let (all, ring) = (ClientsHeld::new(4 * PIECE), ring());
+        let (first, second) = (all.half_of("a"), all.half_of("a"));
+        let held = [&first, &second].map(|connection| connection.take(PIECE, &ring).unwrap());
+        assert!(first.take(1, &ring).is_none() && second.take(1, &ring).is_none());
+        assert!(all.half_of("b").take(2 * PIECE, &ring).is_some(), "the other half");
+        // What is at the device counts for the connection that comes next.
+        drop((first, second));
+        assert!(all.half_of("a").take(1, &ring).is_none());
+        drop(held);
+        assert!(all.half_of("a").take(2 * PIECE, &ring).is_some());
+        assert_eq!(all.by_client.lock().len(), 1, "who is gone is forgotten");
     }
 }

@@ -10,8 +10,12 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 const HEADER: usize = 16;
 /// A range to discard or to zero: its first sector, how many, flags.
 const RANGE: usize = 16;
-/// The most pieces of memory in one request.
+/// The most pieces of memory in one request. Drivers are told of fewer, but one that does not ask may have more.
 const MOST_PIECES: usize = 1024;
+/// Room for so many pieces is kept from request to request, on either side: as many as drivers are told of.
+const KEPT_PIECES: usize = 128;
+/// Chains that are kept for requests to come.
+const KEPT_CHAINS: usize = 64;
 /// The most data of one request, in bytes: a chain has no more than 4 GiB (virtio 1.2, 2.7.5.3.1), and its length goes
 /// into 32 bits. Firmware may read a whole file at once.
 pub(crate) const MOST_DATA: u64 = u32::MAX as u64 - 1;
@@ -138,7 +142,32 @@ pub(crate) struct Chain {
     header: [u8; HEADER],
 }
 
+/// Chains for requests to come: few and short ones, whatever a guest had in flight at one time.
+#[derive(Debug, Default)]
+pub(crate) struct SpareChains(Vec<Chain>);
+
+impl SpareChains {
+    /// One of them, or a new one.
+    pub(crate) fn take(&mut self) -> Chain {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps a chain that is not used any more.
+    pub(crate) fn give(&mut self, chain: Chain) {
+        let longest = chain.given.capacity().max(chain.taken.capacity());
+        if longest <= KEPT_PIECES && self.0.len() < KEPT_CHAINS {
+            self.0.push(chain);
+        }
+    }
+}
+
 impl Chain {
+    /// What it takes of this process's memory, in bytes.
+    pub(crate) fn footprint(&self) -> u64 {
+        let pieces = self.given.capacity() + self.taken.capacity();
+        (pieces * size_of::<Segment>()) as u64
+    }
+
     /// Takes up the chain that begins with descriptor `head` of a table, in the place of the one before.
     ///
     /// # Errors
@@ -493,6 +522,18 @@ pub(crate) mod tests {
         ] {
             assert_eq!(chain(&memory, &pieces).err(), Some(Broken), "{pieces:?}");
         }
+    }
+
+    #[test]
+    fn few_and_short_chains_are_kept_for_requests_to_come() {
+        let mut spare = SpareChains::default();
+        let of = |pieces| Chain { taken: Vec::with_capacity(pieces), ..Chain::default() };
+        spare.give(of(MOST_PIECES));
+        assert_eq!(spare.take().footprint(), 0, "a new one");
+        (0..1000).for_each(|_| spare.give(of(KEPT_PIECES)));
+        let kept =
+            std::iter::repeat_with(|| spare.take()).take_while(|chain| chain.footprint() > 0);
+        assert_eq!(kept.count(), KEPT_CHAINS);
     }
 
     #[test]

@@ -13,7 +13,9 @@ use crate::export_use::ExportUse;
 use crate::held::{HeldBytes, HeldShare};
 use crate::inflight;
 use crate::memory::SharedRam;
-use crate::request::{Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, Status, grain};
+use crate::request::{
+    Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, SpareChains, Status, grain,
+};
 use crate::sink::{ReadBuffer, TRIED, ToGuest};
 use block::{Action, Answered, Attempt, Device, Durability, Error, Observer, Result, Span};
 use nbd::server::{BusyPoll, Processors, Waits};
@@ -65,7 +67,7 @@ pub(crate) struct RingSetup {
     pub(crate) content: Option<u64>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
-    /// What the rings of the connection may hold.
+    /// What all rings of its client may hold together.
     pub(crate) held: Arc<HeldBytes>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) processors: Processors,
@@ -116,7 +118,7 @@ struct PendingRequest {
     /// All that is read or written; the device has one piece of it at a time.
     whole: Span,
     began: Option<Instant>,
-    _held: Option<HeldShare>,
+    _held: HeldShare,
 }
 
 /// What became of a request that was taken.
@@ -127,9 +129,9 @@ enum TakenRequest {
         work: AwaitedOperation,
         whole: Span,
         began: Option<Instant>,
-        held: Option<HeldShare>,
+        held: HeldShare,
     },
-    /// There is no room for its data at the moment. Nothing was done.
+    /// There is no room for it at the moment. Nothing was done.
     Short,
 }
 
@@ -175,8 +177,7 @@ struct Ring {
     idle: Option<Instant>,
     runtime: Handle,
     chain: Chain,
-    /// Chains that are not used at the moment.
-    spare: Vec<Chain>,
+    spare: SpareChains,
     room: ReadBuffer,
     /// By their heads.
     pending: Vec<Option<PendingRequest>>,
@@ -230,7 +231,7 @@ impl Ring {
             idle: None,
             runtime: setup.runtime,
             chain: Chain::default(),
-            spare: Vec::new(),
+            spare: SpareChains::default(),
             room: ReadBuffer::new(),
             pending,
             waiting: 0,
@@ -438,7 +439,7 @@ impl Ring {
         match served {
             Ok(TakenRequest::Answered) => self.chain = chain,
             Ok(TakenRequest::Waits { work, whole, began, held }) => {
-                self.chain = self.spare.pop().unwrap_or_default();
+                self.chain = self.spare.take();
                 self.wait(head, PendingRequest { chain, whole, began, _held: held }, work);
             }
             Ok(TakenRequest::Short) => {
@@ -464,9 +465,11 @@ impl Ring {
         }
     }
 
-    /// Takes room for the first piece of a read or a write.
-    fn hold(&self, whole: Span) -> Option<HeldShare> {
-        self.held.take(PIECE.min(whole.len()), &self.mailbox)
+    /// Takes room for a request with so many bytes of data: for its first piece, and for what the guest cut it into.
+    fn hold(&self, data: u64, chain: &Chain) -> Option<HeldShare> {
+        // Beside a whole piece the chain is little.
+        let bytes = data.saturating_add(chain.footprint()).min(PIECE);
+        self.held.take(bytes, &self.mailbox)
     }
 
     /// Serves a request at once, or gives what it waits for.
@@ -482,8 +485,7 @@ impl Ring {
             Ok(operation) => operation,
             Err(status) => return self.refuse(memory, chain, head, status),
         };
-        let (mut whole, mut held) = (Span::whole(0), None);
-        let work = match operation {
+        let (whole, held, work) = match operation {
             Operation::Read(span) => match self.try_read(memory, chain, span)? {
                 Some(result) => {
                     let what = (span, Action::Read);
@@ -491,10 +493,10 @@ impl Ring {
                     return Ok(TakenRequest::Answered);
                 }
                 None => {
-                    let Some(share) = self.hold(span) else { return Ok(TakenRequest::Short) };
-                    (whole, held) = (span, Some(share));
+                    let held = self.hold(span.len(), chain);
+                    let Some(held) = held else { return Ok(TakenRequest::Short) };
                     let first = first_piece(span);
-                    AwaitedOperation::Read(first, vec![0; first.len() as usize])
+                    (span, held, AwaitedOperation::Read(first, vec![0; first.len() as usize]))
                 }
             },
             Operation::Write(span) => match self.try_write(memory, chain, span)? {
@@ -504,23 +506,25 @@ impl Ring {
                     return Ok(TakenRequest::Answered);
                 }
                 TriedWrite::Short => return Ok(TakenRequest::Short),
-                TriedWrite::Waits(data, share) => {
-                    (whole, held) = (span, Some(share));
-                    AwaitedOperation::Write(first_piece(span), data, self.durability)
+                TriedWrite::Waits(data, held) => {
+                    (span, held, AwaitedOperation::Write(first_piece(span), data, self.durability))
                 }
             },
-            Operation::Flush => AwaitedOperation::Flush,
+            Operation::Flush => {
+                let Some(held) = self.hold(0, chain) else { return Ok(TakenRequest::Short) };
+                (Span::whole(0), held, AwaitedOperation::Flush)
+            }
             Operation::Discard | Operation::Zero => {
                 let zero = operation == Operation::Zero;
                 let ranges = match chain.ranges(memory, size, self.grain, zero) {
-                    Ok(_) if self.device.read_only() => Err(Status::IoError),
-                    ranges => ranges,
-                };
-                match ranges {
-                    Ok(ranges) if zero => AwaitedOperation::Zero(ranges, self.durability),
-                    Ok(ranges) => AwaitedOperation::Discard(ranges, self.durability),
+                    Ok(ranges) if !self.device.read_only() => ranges,
+                    Ok(_) => return self.refuse(memory, chain, head, Status::IoError),
                     Err(status) => return self.refuse(memory, chain, head, status),
-                }
+                };
+                let held = self.hold(size_of_val(&ranges[..]) as u64, chain);
+                let Some(held) = held else { return Ok(TakenRequest::Short) };
+                let work = if zero { AwaitedOperation::Zero } else { AwaitedOperation::Discard };
+                (Span::whole(0), held, work(ranges, self.durability))
             }
             Operation::Id => {
                 let written = chain.put_id(memory, &self.id)?;
@@ -577,10 +581,10 @@ impl Ring {
         chain: &Chain,
         span: Span,
     ) -> Result<TriedWrite, Broken> {
-        let len = span.len() as usize;
+        let (len, first) = (span.len() as usize, first_piece(span).len() as usize);
         if len > TRIED || self.durability == Durability::Durable {
-            let Some(held) = self.hold(span) else { return Ok(TriedWrite::Short) };
-            let mut data = vec![0; first_piece(span).len() as usize];
+            let Some(held) = self.hold(span.len(), chain) else { return Ok(TriedWrite::Short) };
+            let mut data = vec![0; first];
             chain.gather(memory, 0, &mut data)?;
             return Ok(TriedWrite::Waits(data, held));
         }
@@ -591,13 +595,10 @@ impl Ring {
         }
         Ok(match self.device.try_write(span, data) {
             Ok(Attempt::Done) => TriedWrite::Done(Ok(())),
-            Ok(Attempt::WouldWait) => {
-                let first = first_piece(span).len() as usize;
-                match self.held.take(PIECE.min(span.len()), &self.mailbox) {
-                    Some(held) => TriedWrite::Waits(data[..first].to_vec(), held),
-                    None => TriedWrite::Short,
-                }
-            }
+            Ok(Attempt::WouldWait) => match self.hold(span.len(), chain) {
+                Some(held) => TriedWrite::Waits(self.room.bytes(first).to_vec(), held),
+                None => TriedWrite::Short,
+            },
             Err(e) => TriedWrite::Done(Err(e)),
         })
     }
@@ -645,7 +646,7 @@ impl Ring {
             return Ok(());
         }
         self.finish(memory, head, &request, &work, result)?;
-        self.spare.push(request.chain);
+        self.spare.give(request.chain);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::allowance::Allowances;
 use crate::backend::{Backend, BackendSetup};
 use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
 use crate::export_use::{ExportUse, ExportUses, OlderUses};
-use crate::held::HeldBytes;
+use crate::held::ClientsHeld;
 use block::{Error, Result};
 use nbd::server::{BusyPoll, Processors};
 use nbd::{Exports, Peer, Purpose, SessionEnding};
@@ -37,9 +37,11 @@ pub struct FrontEndLimits {
     pub connections: usize,
     /// Whether a virtqueue's thread polls for the next request before it sleeps, as an NBD connection does.
     pub busy_poll: BusyPoll,
-    /// Bytes of all requests together that wait for their devices; one connection has at most half of it. Requests
-    /// beyond it wait in their rings.
+    /// Bytes of all requests together that wait for their devices; one client has at most half of it, by however many
+    /// connections. Requests beyond it wait in their rings.
     pub held_bytes: u64,
+    /// Open files that all front ends together may have the server keep, for their memory and their virtqueues.
+    pub descriptors: u64,
     /// How long a stop waits for requests in flight. Those that are left are done again by the server that
     /// comes next.
     pub stop_deadline: Duration,
@@ -51,6 +53,7 @@ impl Default for FrontEndLimits {
             connections: 1024,
             busy_poll: BusyPoll::Never,
             held_bytes: 1 << 30,
+            descriptors: u64::MAX,
             stop_deadline: Duration::from_secs(10),
         }
     }
@@ -68,15 +71,16 @@ struct Inner {
     processors: Processors,
     counts: Arc<LiveCounters>,
     allowances: Arc<Allowances>,
-    held: Arc<HeldBytes>,
+    held: ClientsHeld,
     uses: ExportUses,
 }
 
 impl VhostUserServer {
     /// A server of `exports`, which takes of these processors for busy polling.
     pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
-        let (counts, allowances, uses) = Default::default();
-        let held = HeldBytes::new(limits.held_bytes);
+        let (counts, uses) = Default::default();
+        let allowances = Arc::new(Allowances::with_descriptors(limits.descriptors));
+        let held = ClientsHeld::new(limits.held_bytes);
         let inner = Inner { exports, limits, processors, counts, allowances, held, uses };
         Self { inner: Arc::new(inner) }
     }
@@ -234,7 +238,7 @@ async fn connection(
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
         allowances: Arc::clone(&inner.allowances),
-        held: inner.held.half(),
+        held: inner.held.half_of(&peer.identity),
         busy_poll: inner.limits.busy_poll,
         processors: inner.processors.clone(),
         runtime: Handle::current(),

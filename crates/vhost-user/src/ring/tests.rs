@@ -169,11 +169,33 @@ impl Driver {
         tokio::time::timeout(Duration::from_secs(60), told).await.expect("the ring is not broken");
     }
 
-    fn kick(&self) {
+    pub(crate) fn kick(&self) {
         rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
     }
 
     fn put_request(&mut self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
+        self.describe(slot, kind, sector, len, device_writes);
+        self.put_available(3 * slot);
+    }
+
+    /// Puts a request at the beginning of the disk into the ring whose data is in so many pieces, all of them the same
+    /// `len` bytes of the memory.
+    pub(crate) fn put_in_pieces(&mut self, slot: u16, kind: u32, pieces: u64, len: u32) {
+        self.describe(slot, kind, 0, 0, false);
+        let (table, data) = (BUFFERS + u64::from(slot) * BUFFER + 0x1000, Self::data(slot));
+        let write = if kind == 0 { 2 } else { 0 };
+        let mut descriptors = vec![(data - 64, 16, 1)];
+        descriptors.extend((0..pieces).map(|_| (MEMORY / 2, len, 1 | write)));
+        descriptors.push((data - 1, 1, 2));
+        let first = ((table - DESCRIPTORS) / 16) as u16;
+        for (index, (at, len, flags)) in (0..).zip(&descriptors) {
+            self.descriptor(first + index, *at, *len, *flags, index + 1);
+        }
+        self.descriptor(3 * slot, table, descriptors.len() as u32 * 16, 4, 0);
+        self.put_available(3 * slot);
+    }
+
+    fn describe(&self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
         let (head, data) = (3 * slot, Self::data(slot));
         let header = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
         self.put(data - 64, &header);
@@ -182,6 +204,9 @@ impl Driver {
         self.descriptor(head, data - 64, 16, 1, head + 1);
         self.descriptor(head + 1, data, len, 1 | write, head + 2);
         self.descriptor(head + 2, data - 1, 1, 2, 0);
+    }
+
+    fn put_available(&mut self, head: u16) {
         self.put(AVAILABLE + 4 + u64::from(self.available % SIZE) * 2, &head.to_le_bytes());
         self.available = self.available.wrapping_add(1);
         self.put(AVAILABLE + 2, &self.available.to_le_bytes());
@@ -478,16 +503,7 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
     // Long writes, all of the same half of the memory: a table of pieces for each.
     let pieces = u64::from(LEN) / (MEMORY / 2);
     for slot in 0..SIZE / 3 {
-        let table = BUFFERS + u64::from(slot) * BUFFER + 0x1000;
-        driver.put_request(slot, 1, 0, LEN, false);
-        let mut descriptors = vec![(Driver::data(slot) - 64, 16, 1)];
-        descriptors.extend((0..pieces).map(|_| (MEMORY / 2, (MEMORY / 2) as u32, 1)));
-        descriptors.push((Driver::data(slot) - 1, 1, 2));
-        for (index, (at, len, flags)) in (0_u16..).zip(&descriptors) {
-            let first = table / 16 - DESCRIPTORS / 16;
-            driver.descriptor(first as u16 + index, *at, *len, *flags, index + 1);
-        }
-        driver.descriptor(3 * slot, table, descriptors.len() as u32 * 16, 4, 0);
+        driver.put_in_pieces(slot, 1, pieces, (MEMORY / 2) as u32);
     }
     driver.kick();
     let most = 2;
@@ -497,6 +513,37 @@ async fn requests_that_wait_hold_a_bounded_amount_of_memory() {
     let log = device.calls.log();
     assert_eq!((log.held, log.count(long)), (most, 0), "more than there is room for");
     drop(log);
+    device.calls.release(1000);
+    let mut answered = Vec::new();
+    for _ in 0..SIZE / 3 {
+        answered.push(driver.answer().await);
+    }
+    answered.sort_unstable();
+    assert!((0..SIZE / 3).map(|slot| (slot, 1, 0)).eq(answered));
+    assert_eq!(stop(ring).await, Some(SIZE / 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_data_hold_what_the_guest_cut_them_into() {
+    const PIECES: u64 = 1000;
+    // Of one more than a thousand pieces of 16 bytes each.
+    const CHAIN: u64 = 16 << 10;
+    let disk = Arc::new(block::Memory::new(DISK));
+    let device = Arc::new(ScriptedDevice::new(disk, |_| Fault::Hold));
+    let mut driver = Driver::new();
+    let (all, other) = (HeldBytes::new(PIECE), Arc::new(Mailbox::new().unwrap()));
+    let rest = all.take(PIECE - 2 * CHAIN - CHAIN / 2, &other).unwrap();
+    let (served, counts) = (Arc::clone(&device) as _, Arc::default());
+    let ring = driver.serve_holding(all, served, None, 0, BusyPoll::Never, counts);
+    for slot in 0..SIZE / 3 {
+        driver.put_in_pieces(slot, 4, PIECES, 1);
+    }
+    driver.kick();
+    device.calls.until(|log| log.held >= 2).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(device.calls.log().held, 2, "more than there is room for");
+    drop(rest);
+    device.calls.until(|log| log.held == usize::from(SIZE / 3)).await;
     device.calls.release(1000);
     let mut answered = Vec::new();
     for _ in 0..SIZE / 3 {

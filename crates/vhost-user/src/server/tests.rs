@@ -1,6 +1,8 @@
 //! Connections that come and go, with a front end that goes on where its last connection left it.
 
 use super::*;
+use crate::carry::PIECE;
+use crate::held::HeldBytes;
 use crate::inflight::Inflight;
 use crate::ring::tests::{
     AVAILABLE, BUFFER, BUFFERS, DESCRIPTORS, DISK, Driver, MEMORY, SIZE, USED,
@@ -107,7 +109,8 @@ impl Session for CountedSession {
 
 type PlannedDisk = ScriptedDevice<Arc<Memory>, fn(Operation) -> Fault>;
 
-/// A server of one disk, whose first write is held until it is let go.
+/// A server of one disk, which does as planned: where nothing else is said, its first write is held until it is let
+/// go.
 struct Rig {
     server: VhostUserServer,
     device: Arc<PlannedDisk>,
@@ -135,11 +138,16 @@ impl Serving {
 
 impl Rig {
     fn new(stop_deadline: Duration) -> Self {
-        let plan: fn(Operation) -> Fault = |operation| match operation {
+        let limits = FrontEndLimits { stop_deadline, ..FrontEndLimits::default() };
+        Self::within(limits, DISK, |operation| match operation {
             Operation::Write(span) if span == Span::between(0, 512) => Fault::Hold,
             _ => Fault::None,
-        };
-        let device = Arc::new(ScriptedDevice::new(Arc::new(Memory::new(DISK)), plan));
+        })
+    }
+
+    /// One with these limits, and with a disk of `size` bytes.
+    fn within(limits: FrontEndLimits, size: u64, plan: fn(Operation) -> Fault) -> Self {
+        let device = Arc::new(ScriptedDevice::new(Arc::new(Memory::new(size)), plan));
         let sessions = Arc::new(AtomicUsize::new(0));
         let (endings, content) = (Endings::default(), Arc::new(AtomicUsize::new(0)));
         let exports = OneDisk {
@@ -148,7 +156,6 @@ impl Rig {
             endings: Arc::clone(&endings),
             content: Arc::clone(&content),
         };
-        let limits = FrontEndLimits { stop_deadline, ..FrontEndLimits::default() };
         let server = VhostUserServer::new(Arc::new(exports), limits, Processors::new(2));
         let (_, file, len) = Inflight::create(1).unwrap();
         let (dir, driver) = (tempfile::tempdir().unwrap(), Driver::new());
@@ -565,7 +572,7 @@ async fn no_file_of_the_front_ends_is_left_to_the_runtime() {
         content: None,
         observer: None,
         counts: Arc::default(),
-        allowances: Arc::default(),
+        allowances: Arc::new(Allowances::with_descriptors(u64::MAX)),
         held: HeldBytes::new(u64::MAX / 2),
         busy_poll: BusyPoll::Never,
         processors: Processors::new(1),
@@ -619,5 +626,58 @@ async fn a_front_end_takes_neither_all_addresses_nor_all_connections() {
     until(|| rig.server.counters().connections == 1).await;
     connect().ask(GET_FEATURES);
     drop(other);
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_connections_of_one_machine_hold_half_of_what_there_is() {
+    let limits =
+        FrontEndLimits { held_bytes: 4 * PIECE, stop_deadline: PATIENCE, ..Default::default() };
+    let rig = Rig::within(limits, PIECE, |operation| match operation {
+        Operation::Read(_) => Fault::Hold,
+        _ => Fault::None,
+    });
+    let serving = rig.serve().await;
+    let mut guests = Vec::new();
+    for _ in 0..2 {
+        let (driver, (_, inflight, len)) = (Driver::new(), Inflight::create(1).unwrap());
+        let front = FrontEnd(Socket::connect(rig.dir.path().join("disk")).unwrap());
+        front.start(&driver, &inflight, len);
+        guests.push((front, driver));
+    }
+    for (_, driver) in &mut guests {
+        for slot in 0..2 {
+            driver.put_in_pieces(slot, 0, PIECE / (MEMORY / 2), (MEMORY / 2) as u32);
+        }
+        driver.kick();
+    }
+    rig.device.calls.until(|log| log.held >= 2).await;
+    tokio::time::sleep(WHILE).await;
+    assert_eq!(rig.device.calls.log().held, 2, "one machine has more than its half");
+    rig.device.calls.release(4);
+    for (_, driver) in &mut guests {
+        for _ in 0..2 {
+            assert_eq!(driver.answer().await.2, 0);
+        }
+    }
+    drop(guests);
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_end_for_which_there_are_no_descriptors_is_hung_up_on() {
+    // Of one region and one ring.
+    let limits = FrontEndLimits { descriptors: 8, stop_deadline: PATIENCE, ..Default::default() };
+    let rig = Rig::within(limits, DISK, |_| Fault::None);
+    let serving = rig.serve().await;
+    let front = rig.connect();
+    let other = FrontEnd(Socket::connect(rig.dir.path().join("other")).unwrap());
+    other.ask(GET_FEATURES);
+    other.share(&rig.driver);
+    other.refused();
+    drop((front, other));
+    until(|| rig.server.counters().connections == 0).await;
+    let front = rig.connect();
+    drop(front);
     serving.stop().await.unwrap();
 }
