@@ -41,6 +41,7 @@ pub(crate) fn of_initiators(limits: &nbd::ServerLimits) -> iscsi::InitiatorLimit
     iscsi::InitiatorLimits {
         connections: limits.connections.min(iscsi::InitiatorLimits::default().connections),
         client_connections: limits.client_connections,
+        held_bytes: limits.total_bytes,
         login_deadline: limits.handshake_deadline,
         busy_poll: limits.busy_poll,
         stop_deadline: limits.stop_deadline,

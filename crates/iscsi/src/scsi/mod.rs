@@ -33,6 +33,8 @@ pub enum Status {
     Good,
     /// Failed; the sense data says why.
     CheckCondition,
+    /// There is no room for a command, and none of the initiator's is under way.
+    Busy,
     /// Another initiator has reserved the unit.
     ReservationConflict,
     /// Too many commands.
@@ -45,6 +47,7 @@ impl Status {
         match self {
             Self::Good => 0x00,
             Self::CheckCondition => 0x02,
+            Self::Busy => 0x08,
             Self::ReservationConflict => 0x18,
             Self::TaskSetFull => 0x28,
         }
@@ -60,6 +63,8 @@ pub enum CommandOutcome {
     Failed(Sense),
     /// The unit is reserved by another initiator.
     Conflict,
+    /// There was no room for its data: its initiator is to send it again.
+    Full,
     /// The unit was reset since the command came: it was not carried out, and is not answered.
     Aborted,
 }

@@ -9,6 +9,7 @@
 //! | `input` | the bytes that came |
 //! | `logins` | who leaves when there are too many that log in |
 //! | `places` | how many connections each client has |
+//! | `room` | the bytes that commands under way hold |
 //! | `busy_poll` | for how long the next command is looked for |
 //! | `registry` | which sessions and units there are; reinstatement |
 
@@ -18,6 +19,7 @@ mod input;
 mod logins;
 mod places;
 mod registry;
+mod room;
 mod session;
 mod tasks;
 mod text;
@@ -31,6 +33,7 @@ use logins::Logins;
 use nbd::server::{BusyPoll, Processors};
 use places::ClientPlaces;
 use registry::{SessionOrder, SessionRegistry};
+use room::CommandRoom;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,15 +51,19 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// Bounds on what initiators may take from a server. Each connection also has fixed ones: 64 commands
 /// at a time with 256 KiB of unsolicited data each, and 16 MiB of data that was asked for or is on its
-/// way back.
+/// way back. All of that together is bounded by [`held_bytes`](Self::held_bytes).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitiatorLimits {
     /// Connections at a time by all listeners; more are closed at once. A quarter of them may be in their login: when there are
     /// more, the oldest of them is closed of the address that has the most.
     pub connections: usize,
     /// Connections at a time of one client, which is told apart as [`crate::Initiator::identity`] has it; more are
-    /// refused. One that begins a session anew needs no place for it. 0 is no limit.
+    /// refused. One that begins a session anew needs no place for it. 0 is no limit, but that a client which has a
+    /// quarter of [`connections`](Self::connections) gets no more once half of them are taken.
     pub client_connections: usize,
+    /// Bytes that the commands of all sessions may hold at a time, beside 1 MiB for each session; what finds no room is
+    /// answered with TASK SET FULL, and its initiator sends it again.
+    pub held_bytes: u64,
     /// Silence until a session ends that is told of targets and uses none.
     pub discovery_silence: Duration,
     /// From the connection to the end of the login.
@@ -74,6 +81,7 @@ impl Default for InitiatorLimits {
         Self {
             connections: 1024,
             client_connections: 0,
+            held_bytes: 1 << 30,
             discovery_silence: Duration::from_secs(60),
             login_deadline: Duration::from_secs(30),
             keepalive: Duration::from_secs(60),
@@ -125,6 +133,7 @@ struct Inner {
     registry: SessionRegistry,
     logins: Logins,
     places: ClientPlaces,
+    room: CommandRoom,
     processors: Processors,
     counts: Counts,
 }
@@ -134,8 +143,9 @@ impl Server {
     pub fn new(targets: Arc<dyn Targets>, limits: InitiatorLimits, processors: Processors) -> Self {
         let (registry, counts) = (SessionRegistry::default(), Counts::default());
         let logins = Logins::new(limits.connections / 4);
-        let places = ClientPlaces::new(limits.client_connections);
-        let inner = Inner { targets, limits, registry, logins, places, processors, counts };
+        let places = ClientPlaces::new(limits.client_connections, limits.connections);
+        let room = CommandRoom::new(limits.held_bytes);
+        let inner = Inner { targets, limits, registry, logins, places, room, processors, counts };
         Self { inner: Arc::new(inner) }
     }
 

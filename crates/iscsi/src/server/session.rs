@@ -8,6 +8,7 @@ mod observed;
 use super::Inner;
 use super::busy_poll::BusyPolling;
 use super::input::PduBuffer;
+use super::room::SessionRoom;
 use super::tasks::{Arrival, Task, TaskStep};
 use super::text::Answers;
 use crate::codec::request::{CommandPdu, DataOut, Simple};
@@ -91,6 +92,8 @@ struct RunningCommand {
     holds: usize,
     /// The same for the data that was asked for.
     asked: usize,
+    /// What it holds of the session's room for the data that came, in bytes.
+    kept: u64,
     /// Nobody waits for the answer any more.
     aborted: bool,
     /// It takes a place of the window, or of those outside of it.
@@ -132,6 +135,9 @@ pub(super) struct FullFeatureSession<'a> {
     abandoned: HashMap<u64, RunningCommand>,
     /// What both of these hold of [`IN_FLIGHT`].
     running_bytes: usize,
+    room: SessionRoom<'a>,
+    /// What of that is held by answers on their way, in bytes.
+    answered: u64,
     /// The numbers of the ordered commands that are not over.
     ordered: BTreeSet<u64>,
     futures: FuturesUnordered<BoxFuture<'static, SessionEvent>>,
@@ -151,6 +157,7 @@ impl<'a> FullFeatureSession<'a> {
         counts: Counts,
         phase: Phase,
     ) -> Self {
+        let room = inner.room.session(&client.identity());
         let target = match &agreed.session {
             crate::login::SessionType::Normal(target) => Some(target.clone()),
             crate::login::SessionType::Discovery => None,
@@ -179,6 +186,8 @@ impl<'a> FullFeatureSession<'a> {
             running: HashMap::new(),
             abandoned: HashMap::new(),
             running_bytes: 0,
+            room,
+            answered: 0,
             ordered: BTreeSet::new(),
             futures: FuturesUnordered::new(),
             aborting: Vec::new(),
@@ -191,8 +200,9 @@ impl<'a> FullFeatureSession<'a> {
     /// Waits for what was begun and leaves something behind. What was not begun is dropped, and so is what only reads:
     /// nobody takes its answer, and a store that is away may hold it for long.
     pub(super) async fn settle(&mut self) {
-        self.collecting.clear();
-        self.queue.clear();
+        let dropped = self.collecting.drain().map(|(_, task)| task).chain(self.queue.drain(..));
+        let unsent = std::mem::take(&mut self.answered);
+        self.room.give_back(dropped.map(|task| task.kept).sum::<u64>() + unsent);
         while self.leaves_something_behind()
             && let Some(done) = self.futures.next().await
         {
@@ -357,6 +367,10 @@ impl<'a> FullFeatureSession<'a> {
         }
         let Phase::Normal { nexus, .. } = &self.phase else { return };
         let (block, epoch) = (nexus.block, nexus.epoch());
+        let changes_nothing =
+            nexus.device.read_only() && command.is_ok_and(|command| command.changes());
+        // Nor is what it would write kept.
+        let command = if changes_nothing { Err(Sense::WRITE_PROTECTED) } else { command };
         match wire.immediate {
             true => self.immediate += 1,
             false => self.windowed += 1,
@@ -367,7 +381,14 @@ impl<'a> FullFeatureSession<'a> {
             self.ordered.insert(came.number);
         }
         self.inner.counts.written_bytes.fetch_add(pdu.data.len() as u64, Relaxed);
-        let task = Task::new(came, wire, command, block, pdu.data, &self.agreed);
+        let mut task = Task::new(came, wire, command, block, pdu.data, &self.agreed);
+        // What comes unasked; the rest is held when it is asked for.
+        let first = task.comes_first(pdu.data.len(), &self.agreed);
+        if self.room.hold(first) {
+            task.kept = first;
+        } else {
+            task.refuse();
+        }
         self.advance(task);
     }
 
@@ -406,8 +427,20 @@ impl<'a> FullFeatureSession<'a> {
             if is_full && !self.is_waited_for(number) {
                 return;
             }
+            let kept = self.collecting.get(&tag).map_or(0, |task| task.kept);
+            let is_held = self.room.hold((whole as u64).saturating_sub(kept));
+            // Other sessions hold what there is. It waits for what this one will give back, and for no other.
+            if !is_held && self.gives_room_back() && !self.is_waited_for(number) {
+                return;
+            }
             self.asking.remove(&number);
             let Some(mut task) = self.collecting.remove(&tag) else { continue };
+            if !is_held {
+                task.refuse();
+                self.advance(task);
+                continue;
+            }
+            task.kept = task.kept.max(whole as u64);
             self.asked_bytes += whole;
             task.holds = whole;
             self.request(&mut task);
@@ -449,6 +482,9 @@ impl<'a> FullFeatureSession<'a> {
     /// Begins what may be begun; how long the limits of the client hold the next command back. Pings and the like are
     /// not held back.
     fn start(&mut self) -> Option<Duration> {
+        if self.note_sent() {
+            self.ask();
+        }
         while let Some(task) = self.queue.front() {
             if !self.may_begin(task.came.number) {
                 return None;
@@ -464,6 +500,15 @@ impl<'a> FullFeatureSession<'a> {
             if let Some(wait) = self.held_back() {
                 return Some(wait);
             }
+            let mut is_refused = task.is_refused();
+            if !is_refused && !self.room.hold(given as u64) {
+                // Other sessions hold what there is. It waits for what this one will give back, and for no other.
+                if !alone || self.answered > 0 {
+                    return None;
+                }
+                is_refused = true;
+            }
+            let given = if is_refused { 0 } else { given };
             let read = if matches!(task.command(), Ok(Command::Read { .. })) { given } else { 0 };
             self.charge(read as u64 + task.data.len() as u64);
             let nexus = Arc::clone(nexus);
@@ -478,6 +523,7 @@ impl<'a> FullFeatureSession<'a> {
                 began: Instant::now(),
                 holds: given,
                 asked: task.holds,
+                kept: task.kept,
                 aborted: false,
                 placed: true,
             };
@@ -486,7 +532,9 @@ impl<'a> FullFeatureSession<'a> {
             let first = is_first(&wire.lun);
             self.futures.push(
                 async move {
-                    let outcome = if first {
+                    let outcome = if is_refused {
+                        CommandOutcome::Full
+                    } else if first {
                         nexus.execute(command, &data, came.epoch).await
                     } else {
                         Nexus::absent(command)
@@ -531,12 +579,39 @@ impl<'a> FullFeatureSession<'a> {
         self.asked_bytes -= running.asked;
         self.running_bytes -= running.holds;
         self.ordered.remove(&number);
+        let before = self.output.unsent().len();
         if running.aborted {
             self.note_aborted(number);
         } else if !self.is_stale(running.came) {
             self.answer(&running, outcome);
         }
+        // What was read is held until it is sent.
+        let put = (self.output.unsent().len() - before).min(running.holds) as u64;
+        self.answered += put;
+        self.room.give_back(running.kept + running.holds as u64 - put);
         self.ask();
+    }
+
+    /// Gives the room back of answers that were sent; says whether there were any.
+    fn note_sent(&mut self) -> bool {
+        let sent = self.answered.saturating_sub(self.output.unsent().len() as u64);
+        if sent > 0 {
+            self.answered -= sent;
+            self.room.give_back(sent);
+        }
+        sent > 0
+    }
+
+    /// Whether something goes on that holds room: what only waits for room does not.
+    fn gives_room_back(&self) -> bool {
+        let comes = self.collecting.len() > self.asking.len();
+        let goes_on = !self.running.is_empty() || !self.abandoned.is_empty();
+        goes_on || comes || !self.queue.is_empty() || self.answered > 0
+    }
+
+    /// Whether commands wait that came already: for room, or for their turn.
+    fn has_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.asking.is_empty()
     }
 
     /// Whether the unit was reset since a command came, which nobody waits for then.
@@ -548,6 +623,7 @@ impl<'a> FullFeatureSession<'a> {
     fn release(&mut self, task: &Task) {
         self.free_place(&task.wire);
         self.asked_bytes -= task.holds;
+        self.room.give_back(task.kept);
         self.asking.remove(&task.came.number);
         self.ordered.remove(&task.came.number);
     }
@@ -602,6 +678,13 @@ impl<'a> FullFeatureSession<'a> {
             }
             CommandOutcome::Conflict => {
                 self.status(tag, Status::ReservationConflict, Residual::None, &[]);
+            }
+            CommandOutcome::Full => {
+                // SAM-5, 5.3.1.
+                let alone =
+                    self.running.is_empty() && self.collecting.is_empty() && self.queue.is_empty();
+                let status = if alone { Status::Busy } else { Status::TaskSetFull };
+                self.status(tag, status, Residual::None, &[]);
             }
             CommandOutcome::Aborted => {}
         }

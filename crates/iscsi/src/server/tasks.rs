@@ -38,6 +38,10 @@ pub(super) struct Task {
     failed: Option<Sense>,
     /// What it holds of the data that all tasks may ask for, in bytes.
     pub(super) holds: usize,
+    /// What it holds of the room of its session, in bytes.
+    pub(super) kept: u64,
+    /// There is no room for its data: none of it is kept.
+    is_refused: bool,
 }
 
 /// A request to transfer.
@@ -95,6 +99,8 @@ impl Task {
             transfers: 0,
             failed: None,
             holds: 0,
+            kept: 0,
+            is_refused: false,
         };
         let length = u32::try_from(immediate.len()).unwrap_or(u32::MAX);
         if length > 0 && !(wire.writes && agreed.immediate_data)
@@ -113,6 +119,22 @@ impl Task {
         let kept = (self.want.saturating_sub(self.received) as usize).min(data.len());
         self.data.extend_from_slice(&data[..kept]);
         self.received = self.received.saturating_add(u32::try_from(data.len()).unwrap_or(u32::MAX));
+    }
+
+    /// How much of its data comes without being asked for, with `immediate` bytes in the command, in bytes.
+    pub(super) fn comes_first(&self, immediate: usize, agreed: &Parameters) -> u64 {
+        let most = if self.unsolicited { u64::from(agreed.first_burst) } else { immediate as u64 };
+        most.min(self.want.into())
+    }
+
+    /// Keeps none of its data, for which there is no room.
+    pub(super) fn refuse(&mut self) {
+        (self.data, self.want, self.is_refused) = (Vec::new(), 0, true);
+    }
+
+    /// Whether there was no room for its data.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// What it does next; a task that failed is ready when no data is on its way.

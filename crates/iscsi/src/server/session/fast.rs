@@ -54,6 +54,9 @@ impl FullFeatureSession<'_> {
             return false;
         };
         let (nexus, observer) = (Arc::clone(nexus), observer.clone());
+        if !self.room.hold(span.len()) {
+            return false;
+        }
         let (mark, before) = (self.output.mark(), self.stat_sn);
         let read = |at: u64, buffer: &mut [u8]| {
             let from = span.offset() + at;
@@ -63,11 +66,13 @@ impl FullFeatureSession<'_> {
         if self.data_in(wire.tag, span.len(), Residual::None, read).is_err() {
             self.output.take_back(mark);
             self.stat_sn = before;
+            self.room.give_back(span.len());
             return false;
         }
         if let Some(observer) = observer {
             tell(observer.as_ref(), Instant::now(), *command, Some(span), false);
         }
+        self.answered += span.len();
         self.charge(span.len());
         self.inner.counts.commands.fetch_add(1, Relaxed);
         true

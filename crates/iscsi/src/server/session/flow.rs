@@ -72,6 +72,7 @@ impl FullFeatureSession<'_> {
                 pause.as_mut().reset(Instant::now() + wait.min(LONGEST_PAUSE));
             }
             send(&mut self.output, stream).await.map_err(broken)?;
+            let freed = self.note_sent() && self.has_waiting();
             let unsent = self.output.unsent().len();
             if let (Some(end), 0) = (self.end, unsent) {
                 // Who was asked to log out and does comes back by itself, to the disk as it left it.
@@ -81,7 +82,7 @@ impl FullFeatureSession<'_> {
             if looking.is_long() {
                 tokio::task::yield_now().await;
             }
-            if !all_taken && self.end.is_none() && unsent <= UNSENT {
+            if (freed || !all_taken && unsent <= UNSENT) && self.end.is_none() {
                 // There is room again: what came waits for nothing else.
                 tokio::task::yield_now().await;
                 continue;

@@ -1,10 +1,13 @@
 //! Initiators that break the protocol, or take what is others'.
 
-use super::rig::{Initiator, READY, Rig, await_writes, gated_disk, read, write};
+use super::rig::{Initiator, READY, Rig, SIZE, await_writes, gated_disk, read, write};
 use crate::InitiatorLimits;
 use crate::codec::RequestPdu;
 use crate::codec::request::{LoginPdu, Simple};
+use crate::server::room::OWN;
+use block::{Attempt, Device, Memory, Result, Sink, Span};
 use std::sync::Arc;
+use std::time::Duration;
 
 const REJECTED: u8 = 0x3f;
 
@@ -165,4 +168,142 @@ async fn logins_that_are_never_finished_keep_nobody_out() {
     assert_eq!(late.ask(READY, 0, &[]).await.status(), 0);
     assert!(half_open[0].receive().await.is_none(), "the oldest one had to leave");
     assert_eq!(session.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
+async fn sessions_of_one_client_keep_no_other_one_out() {
+    let limits = InitiatorLimits { connections: 40, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
+    let mut greedy = Vec::new();
+    loop {
+        let mut session = Initiator::connect(&rig).await;
+        session.offer("a", greedy.len() as u8, &[]).await;
+        let status = session.offered().await;
+        if status != (0, 0) {
+            assert_eq!(status, (3, 2), "out of resources");
+            break;
+        }
+        greedy.push(session);
+    }
+    assert_eq!(greedy.len(), 20);
+    let _half_open: Vec<_> =
+        futures::future::join_all((0..40).map(|_| Initiator::connect(&rig))).await;
+    // Those that had to leave are gone in a moment: until then there may be no place for one that comes.
+    let other = async {
+        loop {
+            let mut other = Initiator::connect_from(&rig, 2).await;
+            other.offer("b", 1, &[]).await;
+            if let Some(answer) = other.receive().await {
+                return (answer.header[36], answer.header[37]);
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(60), other).await;
+    assert_eq!(status.expect("it is let in"), (0, 0));
+}
+
+/// Data that is sent with commands and never ends, in one session.
+async fn half_sent(rig: &Rig, isid: u8) -> Initiator {
+    let keys = [("InitialR2T", "No"), ("FirstBurstLength", "262144")];
+    let mut initiator = Initiator::log_in(rig, "a", isid, &keys).await;
+    for _ in 0..32 {
+        let mut command = initiator.command(write(0, 512), 0, &[]);
+        (command.writes, command.last, command.expected) = (true, false, 256 << 10);
+        initiator.send(RequestPdu::Command(command), &[]).await;
+    }
+    let ping = initiator.ping().await;
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), ping);
+    initiator
+}
+
+/// Waits until something is so, which is in a moment.
+async fn soon(is_so: impl Fn() -> bool) {
+    let so = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), so).await.expect("it comes to be so");
+}
+
+#[tokio::test]
+async fn writes_that_are_never_sent_whole_take_half_of_the_budget_and_keep_nobody_else_waiting() {
+    const BUSY: u8 = 0x08;
+    let limits = InitiatorLimits { held_bytes: 8 * OWN, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
+    let first = half_sent(&rig, 1).await;
+    let second = half_sent(&rig, 2).await;
+    assert_eq!(rig.server.inner.room.taken(), 4 * OWN, "half of it");
+    let mut same = Initiator::log_in(&rig, "b", 3, &[]).await;
+    let mut large = same.command(write(0, 4096), 0, &[]);
+    (large.writes, large.expected) = (true, 2 << 20);
+    same.send(RequestPdu::Command(large), &[]).await;
+    assert_eq!(same.receive().await.expect("an answer").status(), BUSY);
+    assert_eq!(same.ask(read(0, 4096), 2 << 20, &[]).await.status(), BUSY);
+    assert_eq!(same.ask(write(0, 1), 0, &[1; 512]).await.status(), 0);
+    assert_eq!(same.ask(read(0, 16), 8 << 10, &[]).await.data.len(), 8 << 10);
+    let mut other = Initiator::connect_from(&rig, 2).await;
+    other.offer("c", 4, &[]).await;
+    assert_eq!(other.offered().await, (0, 0));
+    assert_eq!(other.ask(READY, 0, &[]).await.status(), 2, "a new session's attention");
+    let answer = other.ask(read(0, 4096), 2 << 20, &[]).await;
+    assert_eq!((answer.opcode(), answer.data.len()), (0x25, 8 << 10));
+    drop((first, second, same, other));
+    soon(|| rig.server.counters().connections == 0).await;
+    assert_eq!(rig.server.inner.room.taken(), 0);
+}
+
+#[tokio::test]
+async fn a_read_that_waits_for_what_the_one_before_it_holds_goes_on_when_that_is_sent() {
+    let limits = InitiatorLimits { held_bytes: 0, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Memory::new(SIZE)), limits, None).await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut bytes = Vec::new();
+    let mut last = 0;
+    for (blocks, length) in [(512, 256 << 10), (2048, 1 << 20), (512, 256 << 10), (2048, 1 << 20)] {
+        let command = initiator.command(read(0, blocks), length, &[]);
+        last = command.tag;
+        bytes.extend(initiator.bytes(RequestPdu::Command(command), &[]));
+    }
+    initiator.send_bytes(&bytes).await;
+    let mut came = 0;
+    loop {
+        let answer = initiator.receive().await.expect("an answer");
+        assert_eq!(answer.opcode(), 0x25, "data, and no refusal");
+        came += answer.data.len();
+        if answer.tag() == last && answer.header[1] & 1 != 0 {
+            break;
+        }
+    }
+    assert_eq!(came, 2 * (256 << 10) + 2 * (1 << 20));
+}
+
+/// A disk that is only read.
+struct Image(Memory);
+
+impl block::Layer for Image {
+    type Below = Memory;
+    fn below(&self) -> &Memory {
+        &self.0
+    }
+    fn read_only(&self) -> bool {
+        true
+    }
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.0.try_read(span, buf)
+    }
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        self.0.try_read_to(span, sink)
+    }
+    fn try_write(&self, _: Span, _: &[u8]) -> Result<Attempt> {
+        panic!("nobody writes to it")
+    }
+}
+
+#[tokio::test]
+async fn what_is_to_be_written_to_a_target_that_is_only_read_is_not_kept() {
+    let limits = InitiatorLimits { held_bytes: 0, ..InitiatorLimits::default() };
+    let rig = Rig::of(Arc::new(Image(Memory::new(SIZE))), limits, None).await;
+    let mut initiator = half_sent(&rig, 1).await;
+    assert_eq!(initiator.ask(write(0, 1), 0, &[1; 512]).await.sense(), (7, 0x27, 0));
 }
