@@ -44,9 +44,10 @@ class Outages:
         self.address, self.other_address = (f"{HERE}:{port}" for port in ports)
 
     def restarted_server(self, begin):
-        """An administrator stops the server, and starts it again."""
-        self.server.stop()
+        """An administrator stops the server under load, and starts it again."""
         begin()
+        time.sleep(0.5)
+        self.server.stop()
         time.sleep(self.away)
         self.server.start(self.address, options=["--insecure"])
 

@@ -227,9 +227,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         (self.waits, self.processors) = (Waits::new(when.most()), Some((processors, when)));
     }
 
-    /// From now on new requests are refused; the connection ends when the others are answered.
+    /// From now on no request is taken; the connection ends when those that were are answered. The others stay unread:
+    /// to Linux's driver every error is a request's last word, while after a lost connection it sends again what was
+    /// not answered, as every client does that connects again.
     pub(super) fn stop(&mut self) {
-        (self.engine.stopping, self.leaving) = (true, false);
+        self.leaving = false;
+        self.close(ConnectionEnd::Stopped);
     }
 
     /// From now on no request is taken; the connection ends when the device has answered those that
@@ -305,12 +308,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     return Poll::Ready(self.end.take().unwrap_or(ConnectionEnd::Vanished));
                 }
             } else if matches!(taken, ReceiveStop::NeedMore) {
-                if self.engine.stopping
-                    && self.engine.in_flight() == 0
-                    && self.engine.replies.is_empty()
-                {
-                    return Poll::Ready(ConnectionEnd::Stopped);
-                }
                 if self.busy_polls() && self.polled.elapsed() >= ATTENTION {
                     polling::yield_now(cx);
                     return Poll::Pending;
@@ -481,9 +478,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// How long the client's limits hold the next request back.
     #[inline]
     fn held_back(&self) -> Option<Duration> {
-        if self.engine.stopping {
-            return None; // it is refused anyhow
-        }
         let (pace, now) = self.share.pace(self.engine.timer.now());
         pace.wait(now)
     }

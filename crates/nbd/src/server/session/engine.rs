@@ -91,8 +91,6 @@ pub(super) struct Engine {
     faults: u32,
     /// Another server has the export, and the client finds it there.
     pub(super) is_elsewhere: bool,
-    /// New requests are refused.
-    pub(super) stopping: bool,
 }
 
 /// A request that was answered by waiting.
@@ -139,7 +137,6 @@ impl Engine {
             charged: 0,
             faults: 0,
             is_elsewhere: false,
-            stopping: false,
         }
     }
 

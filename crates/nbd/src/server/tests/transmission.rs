@@ -437,25 +437,40 @@ async fn replies_in_flight_are_delivered_to_a_half_closed_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_finishes_what_is_in_flight_refuses_the_rest_and_flushes() {
-    let device = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |op| match op {
-        Operation::Write(_) => Fault::Hold,
-        _ => Fault::None,
-    }));
-    let mut rig = Rig::new(Arc::clone(&device));
-    let (mut prober, stop) = rig.connect_with(1 << 20);
-    prober.attach(ReplyStyle::Structured).await;
-    prober.post(&request(command::WRITE, 0, 4096, 512), &[1; 512]).await;
-    device.calls.until(|log| log.held == 1).await;
-    stop.send(()).unwrap();
-    tokio::task::yield_now().await;
-    let late = prober.ask(&request(command::READ, 0, 0, 512), &[]).await;
-    assert_eq!(late.error, errno::ESHUTDOWN);
-    device.calls.release(1);
-    let reply = prober.reply(0).await;
-    assert_eq!((reply.cookie, reply.error), (4096 ^ 0xabcd, 0));
-    assert!(prober.is_closed().await);
-    rig.ended().await.unwrap();
-    assert_eq!(device.calls.log().count(|call| *call == Operation::Flush), 1);
-    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
+async fn a_stop_finishes_what_is_in_flight_leaves_the_rest_unanswered_and_flushes() {
+    use tokio::io::AsyncReadExt;
+    for style in STYLES {
+        let device = Arc::new(ScriptedDevice::new(Memory::new(SIZE), |op| match op {
+            Operation::Write(_) => Fault::Hold,
+            _ => Fault::None,
+        }));
+        let mut rig = Rig::new(Arc::clone(&device));
+        let (mut prober, stop) = rig.connect_with(1 << 20);
+        prober.attach(style).await;
+        let flags = prober.payload_flag();
+        prober.post(&request(command::WRITE, flags, 4096, 512), &[1; 512]).await;
+        device.calls.until(|log| log.held == 1).await;
+        stop.send(()).unwrap();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        // The kernel's driver would take an error for the read's last word.
+        prober.post(&request(command::READ, 0, 0, 512), &[]).await;
+        prober.post(&request(command::WRITE, flags, 0, 512), &[2; 512]).await;
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        device.calls.release(1);
+        let reply = prober.reply(0).await;
+        assert_eq!((reply.cookie, reply.error), (4096 ^ 0xabcd, 0));
+        let mut rest = Vec::new();
+        prober.stream.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"", "who is not answered asks again");
+        rig.ended().await.unwrap();
+        let log = device.calls.log();
+        assert_eq!(log.count(|call| matches!(call, Operation::Write(_))), 1);
+        assert_eq!(log.count(|call| *call == Operation::Flush), 1);
+        drop(log);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
+    }
 }

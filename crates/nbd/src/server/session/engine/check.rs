@@ -49,9 +49,6 @@ impl Engine {
                 return refuse(errno::EINVAL, format!("{} is not known", command_name(other)));
             }
         };
-        if self.stopping {
-            return refuse(errno::ESHUTDOWN, "the server is stopping: connect again later".into());
-        }
         if request.flags & !legal != 0 {
             return refuse(
                 errno::EINVAL,
