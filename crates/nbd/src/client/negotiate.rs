@@ -35,7 +35,7 @@ pub struct Terms {
     pub allocation: Option<u32>,
     /// The sizes of requests that the server takes.
     pub limits: Limits,
-    /// What the export holds as a whole, when that was asked for and the server told it.
+    /// What the export holds as a whole, where the server tells it.
     pub content: Option<String>,
 }
 
@@ -233,9 +233,8 @@ where
     }
     let (mut size, mut limits) = (None, Limits { maximum: LONGEST_PAYLOAD, ..Limits::default() });
     let mut content = None;
-    let mut wanted = vec![info::BLOCK_SIZE];
-    // Whoever takes the place of other connections must find what those left.
-    wanted.extend(options.reinstates.map(|_| info::CONTENT));
+    // Whoever connects again must find what it left. Servers pass over what they do not know.
+    let wanted = vec![info::BLOCK_SIZE, info::CONTENT];
     let go = OptionRequest::Go(InfoRequest { name: export, wanted });
     let answer = ask(stream, &go, |reply| {
         match reply {

@@ -48,6 +48,33 @@ impl Session for One {
     async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
+/// One export that tells what it holds.
+struct Told(Arc<dyn Device>, &'static str);
+
+#[async_trait]
+impl Exports for Told {
+    async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+        Ok(Vec::new())
+    }
+    async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+        Ok(Box::new(Self(Arc::clone(&self.0), self.1)))
+    }
+}
+
+#[async_trait]
+impl Session for Told {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.0
+    }
+    fn name(&self) -> &str {
+        "disk"
+    }
+    fn content(&self) -> Option<String> {
+        Some(self.1.to_owned())
+    }
+    async fn close(self: Box<Self>, _: SessionEnding) {}
+}
+
 /// A server that runs until it is stopped or dropped.
 struct Running {
     server: Server,
@@ -57,7 +84,11 @@ struct Running {
 
 impl Running {
     async fn start(address: &Address, device: Arc<dyn Device>) -> Self {
-        let server = Server::new(Arc::new(One(device)), ServerLimits::default());
+        Self::start_with(address, One(device)).await
+    }
+
+    async fn start_with(address: &Address, exports: impl Exports + 'static) -> Self {
+        let server = Server::new(Arc::new(exports), ServerLimits::default());
         let listener = Listener::bind(address, 64).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let mut tasks = JoinSet::new();
@@ -310,6 +341,22 @@ async fn an_export_that_changed_meanwhile_is_a_conflict() {
     let remote = Remote::connect(&uri, patient()).await.unwrap();
     first.stop().await;
     let _second = Running::start(&address, Arc::new(Memory::new(1 << 19))).await;
+    let error = remote.read(Span::whole(1), &mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+}
+
+#[tokio::test]
+async fn what_was_put_into_the_place_of_an_export_meanwhile_is_a_conflict() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, uri) = place(dir.path());
+    let memory: Arc<dyn Device> = Arc::new(Memory::new(1 << 20));
+    let first = Running::start_with(&address, Told(Arc::clone(&memory), "as it was")).await;
+    let remote = Remote::connect(&uri, patient()).await.unwrap();
+    first.stop().await;
+    let second = Running::start_with(&address, Told(Arc::clone(&memory), "as it was")).await;
+    remote.read(Span::whole(1), &mut [0]).await.unwrap();
+    second.stop().await;
+    let _third = Running::start_with(&address, Told(memory, "reset")).await;
     let error = remote.read(Span::whole(1), &mut [0]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
 }
