@@ -68,14 +68,21 @@ pub fn number_since_boot() -> u64 {
     (booted.tv_sec as u64) * 1000 + booted.tv_nsec as u64 / 1_000_000
 }
 
+/// Says whether a device can go on with an export, and why not.
+pub type FitCheck<'a> = &'a (dyn Fn(&Terms) -> Result<()> + Sync);
+
 /// How the server is reached.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// Connects once and chooses the export. The connection takes the place of these.
+    /// Connects once to a server whose export `fits`, and chooses that. The connection takes the place of these.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) when nobody answers, and the server's refusals.
-    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket>;
+    /// [`Unavailable`](ErrorKind::Unavailable) when nobody answers, what `fits` says, and the server's refusals.
+    async fn dial(
+        &mut self,
+        reinstates: Option<Reinstatement>,
+        fits: FitCheck<'_>,
+    ) -> Result<HandedSocket>;
 
     /// What the device is called for people.
     fn name(&self) -> String;
@@ -92,7 +99,7 @@ pub struct ExportServers {
     name: String,
     /// Never empty.
     addresses: Vec<(Uri, ClientOptions)>,
-    /// The one to try first: the last that answered.
+    /// The one to try first: the last whose export fitted.
     first: usize,
 }
 
@@ -153,24 +160,33 @@ impl ExportServers {
 
 #[async_trait]
 impl Dial for ExportServers {
-    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket> {
-        let mut failure = None;
+    async fn dial(
+        &mut self,
+        reinstates: Option<Reinstatement>,
+        fits: FitCheck<'_>,
+    ) -> Result<HandedSocket> {
+        let (mut unfit, mut failure) = (None, None);
         for turn in 0..self.addresses.len() {
             let number = (self.first + turn) % self.addresses.len();
             let (uri, options) = &self.addresses[number];
             let options = ClientOptions { reinstates, ..options.clone() };
             match connect_socket(uri, &options).await {
-                Ok(socket) => {
-                    self.first = number;
-                    for (_, options) in &mut self.addresses {
-                        options.initial_contact = false;
+                // One that has something else does not keep the others from being asked.
+                Ok(socket) => match fits(&socket.terms) {
+                    Ok(()) => {
+                        self.first = number;
+                        for (_, options) in &mut self.addresses {
+                            options.initial_contact = false;
+                        }
+                        return Ok(socket);
                     }
-                    return Ok(socket);
-                }
+                    Err(error) => unfit = unfit.or(Some(error)),
+                },
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        Err(failure.unwrap_or_else(|| Error::internal("a device without a server")))
+        let error = unfit.or(failure);
+        Err(error.unwrap_or_else(|| Error::internal("a device without a server")))
     }
 
     fn name(&self) -> String {
@@ -232,12 +248,16 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let id = known.as_ref().map_or(options.id, |known| known.backend.id);
         let new_line = || Some(ConnectionSeries { id, number: options.number });
         let mut line = if options.connections == 1 { new_line() } else { None };
-        let mut first = servers.dial(next_of(&mut line)).await?;
+        let fits = |terms: &Terms| match &known {
+            Some(known) => known.goes_on_with(terms.clone(), options).map(drop),
+            None => Ok(()),
+        };
+        let mut first = servers.dial(next_of(&mut line), &fits).await?;
         if line.is_none() && !first.terms.has(export_flags::CAN_MULTI_CONN) {
             // There will be one after all.
             line = new_line();
             drop(first);
-            first = servers.dial(next_of(&mut line)).await?;
+            first = servers.dial(next_of(&mut line), &fits).await?;
         }
         let (terms, settings) = match &known {
             Some(known) => known.goes_on_with(first.terms.clone(), options)?,
@@ -258,12 +278,13 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             }
             None => {
                 while sockets.len() < connections {
-                    let next = servers.dial(next_of(&mut line)).await?;
-                    if next.terms != terms {
-                        return Err(Error::conflict(
+                    let same = |next: &Terms| match *next == terms {
+                        true => Ok(()),
+                        false => Err(Error::conflict(
                             "the export changed while it was connected; try again",
-                        ));
-                    }
+                        )),
+                    };
+                    let next = servers.dial(next_of(&mut line), &same).await?;
                     sockets.push(carried(&mut relays, next));
                 }
                 let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
@@ -408,13 +429,17 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
 
     async fn replace(&mut self) -> std::result::Result<bool, Mending> {
         let reinstates = next_of(&mut self.line);
-        let handed = self.servers.dial(reinstates).await.map_err(Mending::Later)?;
-        if !self.terms.is_content_of(&handed.terms) {
-            return Err(Mending::Later(other_content(&self.settings.backend)));
-        }
-        if !self.terms.continues_as(&handed.terms) {
-            return Err(Mending::Later(other_export(&self.settings.backend)));
-        }
+        let (terms, backend) = (&self.terms, &self.settings.backend);
+        let fits = |new: &Terms| {
+            if !terms.is_content_of(new) {
+                return Err(other_content(backend));
+            }
+            if !terms.continues_as(new) {
+                return Err(other_export(backend));
+            }
+            Ok(())
+        };
+        let handed = self.servers.dial(reinstates, &fits).await.map_err(Mending::Later)?;
         let size = handed.terms.size;
         let (socket, relay) = (handed.socket, handed.relay);
         // Before the driver uses the socket.

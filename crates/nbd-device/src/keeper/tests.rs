@@ -3,6 +3,7 @@ use nbd::codec::ReplyStyle;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
@@ -110,11 +111,16 @@ fn terms(size: u64) -> Terms {
 
 #[async_trait]
 impl Dial for Server {
-    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket> {
+    async fn dial(
+        &mut self,
+        reinstates: Option<Reinstatement>,
+        fits: FitCheck<'_>,
+    ) -> Result<HandedSocket> {
         *self.dials.lock().unwrap() += 1;
         *self.reinstates.lock().unwrap() = reinstates;
         let answer = self.answers.lock().unwrap().pop_front();
         let terms = answer.unwrap_or_else(|| Ok(terms(1 << 20)))?;
+        fits(&terms)?;
         Ok(HandedSocket { socket: UnixStream::pair().unwrap().0.into(), terms, relay: None })
     }
 
@@ -168,7 +174,7 @@ async fn connected(options: &KeeperOptions) -> (Rig, Keeper<Fake, Server>) {
 }
 
 /// Keeps the device until `done`, or for a minute.
-async fn keep_until(keeper: &mut Keeper<Fake, Server>, done: impl Fn() -> bool) {
+async fn keep_until(keeper: &mut Keeper<Fake, impl Dial>, done: impl Fn() -> bool) {
     let waiting = async {
         while !done() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -438,21 +444,137 @@ impl nbd::Session for Open {
 async fn a_machine_says_once_that_its_system_has_begun() {
     let runs = Runs::default();
     let seen = Arc::clone(&runs.0);
-    let server = nbd::Server::new(Arc::new(runs), nbd::ServerLimits::default());
-    let any = nbd::Address::Tcp("127.0.0.1".to_owned(), 0);
-    let listener = nbd::Listener::bind(&any, 16).await.unwrap();
-    let uri = Uri::new(listener.address().clone(), "alice");
     let mut serving = JoinSet::new();
-    serving.spawn(async move { server.serve(listener, std::future::pending()).await });
+    let (uri, _) = serve(&mut serving, runs).await;
     let options = ClientOptions { initial_contact: true, ..ClientOptions::default() };
     // The first server is not there: who has not reached any has not said it.
     let gone = Uri::new(nbd::Address::Tcp("127.0.0.1".to_owned(), 1), "alice");
     let addresses = vec![(gone, options.clone()), (uri, options)];
     let mut servers = ExportServers::new("alice".into(), addresses).unwrap();
     for number in 1..=2 {
-        servers.dial(Some(Reinstatement { id: [5; 16], number })).await.unwrap();
+        servers.dial(Some(Reinstatement { id: [5; 16], number }), &|_| Ok(())).await.unwrap();
     }
     assert_eq!(*seen.lock().unwrap(), [Some([5; 16]), None]);
+}
+
+/// One export, of which the test says what it holds; without that nobody can have it.
+#[derive(Clone)]
+struct Told {
+    content: Arc<Mutex<Option<&'static str>>>,
+    uses: Arc<AtomicUsize>,
+}
+
+impl Told {
+    fn new(content: Option<&'static str>) -> Self {
+        Self { content: Arc::new(Mutex::new(content)), uses: Arc::default() }
+    }
+
+    fn becomes(&self, content: Option<&'static str>) {
+        *self.content.lock().unwrap() = content;
+    }
+
+    /// How often it was opened to be used.
+    fn uses(&self) -> usize {
+        self.uses.load(Relaxed)
+    }
+}
+
+#[async_trait]
+impl nbd::Exports for Told {
+    async fn list(&self, _: &nbd::Peer) -> Result<Vec<nbd::ExportSummary>> {
+        Ok(Vec::new())
+    }
+    async fn open(
+        &self,
+        _: &str,
+        _: &nbd::Peer,
+        purpose: nbd::Purpose,
+    ) -> Result<Box<dyn nbd::Session>> {
+        let content = *self.content.lock().unwrap();
+        let content = content.ok_or_else(|| Error::not_found("it is elsewhere"))?;
+        if purpose == nbd::Purpose::Use {
+            self.uses.fetch_add(1, Relaxed);
+        }
+        Ok(Box::new(ToldUse(Arc::new(block::Memory::new(4096)), content)))
+    }
+}
+
+struct ToldUse(Arc<dyn block::Device>, &'static str);
+
+#[async_trait]
+impl nbd::Session for ToldUse {
+    fn device(&self) -> &Arc<dyn block::Device> {
+        &self.0
+    }
+    fn name(&self) -> &str {
+        "alice"
+    }
+    fn content(&self) -> Option<String> {
+        Some(self.1.to_owned())
+    }
+    async fn close(self: Box<Self>, _: nbd::SessionEnding) {}
+}
+
+/// Serves an export on a port of its own.
+async fn serve(
+    serving: &mut JoinSet<Result<()>>,
+    exports: impl nbd::Exports + 'static,
+) -> (Uri, ClientOptions) {
+    let server = nbd::Server::new(Arc::new(exports), nbd::ServerLimits::default());
+    let any = nbd::Address::Tcp("127.0.0.1".to_owned(), 0);
+    let listener = nbd::Listener::bind(&any, 16).await.unwrap();
+    let uri = Uri::new(listener.address().clone(), "alice");
+    serving.spawn(async move { server.serve(listener, std::future::pending()).await });
+    (uri, ClientOptions::default())
+}
+
+#[tokio::test]
+async fn nothing_else_is_put_under_a_device_with_several_connections_either() {
+    let mut serving = JoinSet::new();
+    let disk = Told::new(Some("disk 1"));
+    let at = serve(&mut serving, disk.clone()).await;
+    let mut servers = ExportServers::new("alice".into(), vec![at]).unwrap();
+    let alone = servers.dial(None, &|_| Ok(())).await.unwrap();
+    assert_eq!(alone.terms.content.as_deref(), Some("disk 1"));
+    drop(alone);
+    let (rig, driver) = Rig::new();
+    let mut keeper = Keeper::connect(driver, servers, &two()).await.unwrap();
+    assert_eq!((keeper.connections(), rig.alive()), (2, 2));
+    disk.becomes(Some("disk 1, reset"));
+    let uses = disk.uses();
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2 || disk.uses() > uses + 1).await;
+    assert_eq!(rig.alive(), 1, "it was reset under the device");
+    disk.becomes(Some("disk 1"));
+    rig.kill(0, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+}
+
+#[tokio::test]
+async fn a_server_with_something_else_keeps_no_other_from_being_asked() {
+    let mut serving = JoinSet::new();
+    let (right, other) = (Told::new(Some("disk 1")), Told::new(None));
+    let addresses =
+        vec![serve(&mut serving, other.clone()).await, serve(&mut serving, right.clone()).await];
+    let servers = || ExportServers::new("alice".into(), addresses.clone()).unwrap();
+    let options = KeeperOptions { index: Some(INDEX), ..KeeperOptions::default() };
+    let (rig, driver) = Rig::new();
+    let mut keeper = Keeper::connect(driver, servers(), &options).await.unwrap();
+    // The server is away, and the other one has an older state.
+    right.becomes(None);
+    other.becomes(Some("disk 1, taken"));
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || other.uses() > 0).await;
+    assert_eq!(rig.alive(), 0);
+    right.becomes(Some("disk 1"));
+    rig.kill(0, 1);
+    keep_until(&mut keeper, || rig.alive() == 1).await;
+    // Nor does it keep the next keeper from it, which begins with the first server.
+    let Keeper { driver, .. } = keeper;
+    rig.kill(1, 0);
+    let later = KeeperOptions { number: 1000, ..options };
+    let _keeper = Keeper::connect(driver, servers(), &later).await.unwrap();
+    assert_eq!(rig.alive(), 1);
 }
 
 #[test]
