@@ -112,3 +112,66 @@ fn only_removal_stops_what_the_package_runs() {
     assert!(removed.contains("--no-reload disable sojourn-attach-system@lab-0a1b2c3d.service\n"));
     assert!(removed.contains("\nstop sojourn-attach-system@*.service\n"), "{removed}");
 }
+
+/// A script of the dracut module.
+fn dracut(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/dracut/95sojourn");
+    fs::read_to_string(path.join(name)).unwrap()
+}
+
+/// What a shell prints that runs `script` with the programs of `bin`.
+fn printed(script: &str, bin: &Path) -> String {
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let out = Command::new("sh").arg("-c").arg(script).env("PATH", path).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn an_address_that_was_lent_stays_when_dracut_has_ended_its_dhcp_client() {
+    let dir = tempfile::tempdir().unwrap();
+    // What iproute2 prints of one that was lent and one that was not.
+    let ip = r#"#!/bin/sh
+if [ "$4" = show ]; then
+    cat <<'END'
+2: ens3    inet 10.0.2.15/24 brd 10.0.2.255 scope global dynamic ens3\       valid_lft 43115sec preferred_lft 43115sec
+3: ens4    inet 10.0.3.1/24 brd 10.0.3.255 scope global ens4\       valid_lft forever preferred_lft forever
+END
+else
+    echo "ip $*"
+fi
+"#;
+    put(dir.path(), "ip");
+    tool::executable(&dir.path().join("ip"), ip);
+    let said = printed(&dracut("keep-addresses.sh"), dir.path());
+    let change = "addr change 10.0.2.15/24 dev ens3 valid_lft forever preferred_lft forever";
+    assert_eq!(said, format!("ip -4 {change}\n"));
+}
+
+#[test]
+fn dracut_finds_every_server_on_the_kernels_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "keeper");
+    let keeper = dir.path().join("keeper");
+    // Its own output goes nowhere.
+    tool::executable(&keeper, "#!/bin/sh\nprintf '%s\\n' \"$@\" >&2\n");
+    let hook = dracut("sojournroot.sh")
+        .replace("/sojourn/diskless", keeper.to_str().unwrap())
+        .replace("/sys/block/nbd0/pid", "/nowhere");
+    // As dracut's own, which goes through the words of the command line.
+    let library = r#"
+getarg() {
+    words='quiet root=/dev/nbd0p1 sojourn.disk=nbd://10.0.0.1/a,nbd://10.0.0.2/a ip=dhcp'
+    for word in $words; do
+        case $word in "$1"*) echo "${word#*=}" ;; esac
+    done
+}
+die() {
+    echo "$*"
+    exit 1
+}
+exec 2>&1
+"#;
+    let said = printed(&format!("{library}{hook}"), dir.path());
+    assert_eq!(said, "nbd://10.0.0.1/a\nnbd://10.0.0.2/a\n");
+}
