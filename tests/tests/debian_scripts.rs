@@ -1,5 +1,6 @@
 //! The scripts of the Debian package, run by themselves on trees that are made for it, as dpkg runs them for a tree
-//! elsewhere (`DPKG_ROOT`). `make test-dist` installs the whole package.
+//! elsewhere (`DPKG_ROOT`), and those of its dracut module with programs that note how they are called. `make test-dist`
+//! installs the whole package; the lab boots a guest by dracut.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

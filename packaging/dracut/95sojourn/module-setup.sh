@@ -22,6 +22,9 @@ install() {
     inst /usr/lib/sojourn/sojourn-diskless /sojourn/diskless
     inst_hook cmdline 91 "$moddir/parse-sojourn.sh"
     inst_script "$moddir/sojournroot.sh" /sbin/sojournroot
+    # Behind the end of dracut's DHCP client, which is at 10.
+    inst_hook cleanup 90 "$moddir/keep-addresses.sh"
+    inst_multiple ip
     # Certificates, for nbds://.
     inst_multiple -o /etc/pki/libnbd/{ca-cert,ca-crl,client-cert,client-key}.pem
     dracut_need_initqueue
