@@ -362,7 +362,7 @@ impl Daemon {
                 self.server.running.drain_gateway();
                 self.fronts.drain(&self.server.running).await;
             }
-            ServerOrder::Succeed(answer) => self.succession.start(answer),
+            ServerOrder::Succeed(answer) => self.succession.start(answer).await,
             ServerOrder::HandOver(answer) => {
                 let handed = self.hand_over().await;
                 let successor = handed.as_ref().ok().map(|handed| handed.successor);
