@@ -23,6 +23,9 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// How often is looked whether a device is still used that a keeper stays for.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// `sojourn device …`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum DeviceCommand {
@@ -53,7 +56,9 @@ Prints the device. Its keeper stays in the background, or here with --foreground
 is restarted or hangs, or the link is cut, whatever uses the device waits until the server is there
 again. The keeper is locked in memory, so that the root file system may be on the device; what it
 has to say is in the kernel's log. SIGTERM ends the keeper and leaves the device as it is: the same
-command takes it up again. Needs root, and the kernel's NBD driver (modprobe nbd).")]
+command takes it up again. One in the background that encrypts (nbds://) stays until the device is
+neither mounted, swapped to nor held by another device. Needs root, and the kernel's NBD driver
+(modprobe nbd).")]
 pub(crate) struct Connect {
     /// The export: nbd://HOST[:PORT]/NAME, nbds:// with TLS, nbd+unix:///NAME?socket=PATH. Several are
     /// the same export at several servers
@@ -66,7 +71,8 @@ pub(crate) struct Connect {
     /// carried out twice, late: docs/device.md
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
-    /// A request that is not answered for this long makes its connection count as dead
+    /// A request that is not answered for this long makes its connection count as dead, and begins anew on
+    /// the next one: give more than a read takes where the server has a slow store
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     request_timeout: Duration,
     /// How long requests wait for a server that is away; they fail then, and what is on the device
@@ -79,6 +85,15 @@ pub(crate) struct Connect {
     /// Go to the background when the device is there.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detach: bool,
+}
+
+impl Connect {
+    /// Whether its end would be the end of what uses the device, with nobody who ends the two in order: connections
+    /// that are encrypted go through this process, and a shell's session is ended while its mounts are still there. A
+    /// supervisor knows the order, and may start it anew.
+    fn must_stay(&self) -> bool {
+        self.detach && self.servers.iter().any(|uri| uri.tls.is_some())
+    }
 }
 
 /// Arguments of `sojourn device disconnect`.
@@ -195,11 +210,41 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
     let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
         return Err(Error::unavailable("cannot listen to signals"));
     };
+    // systemd hangs up on the processes of a session right behind its SIGTERM.
+    let _hangup = args.must_stay().then(|| signal(SignalKind::hangup()));
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if args.must_stay() {
+            until_unused(&sysfs::path(index)).await;
+        }
+    };
     tokio::select! {
         kept = keeper.keep() => kept,
         failed = announced => failed,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = told => Ok(()),
+    }
+}
+
+/// Waits until nothing uses a device, and says so if it has to.
+async fn until_unused(path: &Path) {
+    let mut said = false;
+    loop {
+        let at = path.to_owned();
+        // One that cannot be looked at is not there.
+        if !block::offload(move || is_used(&at)).await.unwrap_or(false) {
+            return;
+        }
+        if !std::mem::replace(&mut said, true) {
+            tracing::warn!(
+                device = %path.display(),
+                "told to end, and stays: the device is in use, and this process encrypts its connection; it ends when \
+                 nothing uses the device any more"
+            );
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -261,6 +306,16 @@ pub(crate) fn sync_free(path: &Path) -> Result<()> {
     synced.map_err(|e| Error::io(path.display(), e))
 }
 
+/// Whether a device is mounted, swapped to, or held by another device. Nobody is told that it was looked at: what would
+/// read a device that was open for writing would wait for its keeper.
+fn is_used(path: &Path) -> Result<bool> {
+    match rustix::fs::open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(false),
+        Err(Errno::BUSY) => Ok(true),
+        Err(e) => Err(Error::io(path.display(), e.into())),
+    }
+}
+
 /// Refuses a device that is mounted, swapped to, or held by another device.
 fn must_be_free(path: &Path) -> Result<()> {
     match rustix::fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
@@ -270,5 +325,46 @@ fn must_be_free(path: &Path) -> Result<()> {
             path.display()
         ))),
         Err(e) => Err(Error::io(path.display(), e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        verb: DeviceCommand,
+    }
+
+    fn connect(line: impl IntoIterator<Item = OsString>) -> Connect {
+        match Line::try_parse_from(line).unwrap().verb {
+            DeviceCommand::Connect(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_keeper_stays_for_its_device_where_it_encrypts_and_nobody_looks_after_it() {
+        for (line, stays) in [
+            ("device connect nbds://lab/alice --detach", true),
+            ("device connect nbd://lab/alice nbds://lab2/alice --detach", true),
+            ("device connect nbd://lab/alice --detach", false),
+            ("device connect nbds://lab/alice --foreground", false),
+        ] {
+            assert_eq!(connect(words(line)).must_stay(), stays, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_that_is_not_there_is_not_stayed_for() {
+        let dir = tempfile::tempdir().unwrap();
+        until_unused(&dir.path().join("nbd3")).await;
     }
 }
