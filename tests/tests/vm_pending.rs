@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use rustix::process::Signal;
+use sojourn_tests::attached::Machine;
 use sojourn_tests::slow::Hanging;
 use sojourn_tests::{Client, CountingMachine, Home, require, tool};
 use std::path::PathBuf;
@@ -427,6 +428,29 @@ fn what_a_silent_host_has_not_sent_is_left_behind_by_nobody_who_was_not_told_tha
     assert_eq!(there.json(&["vm", "resume", "--lost", "work"])["parcel"], "work@2");
     assert_eq!(moved.show()["state"], "running");
     slow.home.fails(5, &["vm", "suspend", "--wait", "work"]);
+}
+
+#[test]
+fn the_disk_of_a_machine_whose_host_is_only_offline_is_taken_by_force_alone() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine_suspended_here();
+    // Its server promises nobody to come back.
+    slow.home.run(&["drain", "--timeout", "30"]);
+    let store = slow.home.home().join("store").display().to_string();
+    let there = Home::made_with(&["--store", &store]);
+    let dir = tempfile::Builder::new().prefix("sj-").tempdir().unwrap();
+    let (certificates, environment) = (PathBuf::new(), Vec::new());
+    let laptop = Machine { dir, from: store.clone(), certificates, environment };
+    for refused in [
+        there.fails(4, &["disk", "take", "work-disk"]),
+        laptop.fails(4, &["attach", "work-disk", "--from", &store]),
+    ] {
+        assert!(refused.contains("machine \"work\""), "{refused}");
+        assert!(refused.contains("vm resume work") && refused.contains("--force"), "{refused}");
+    }
+    assert_eq!(machine.vm("resume")["parcel"], "work@1");
+    assert_eq!(machine.show()["state"], "running");
 }
 
 #[test]

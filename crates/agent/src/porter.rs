@@ -335,7 +335,8 @@ impl Porter {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) for a disk that is not attached; any error from the verb: for `Attach`
-    /// any error from [`Disks::take`](disk::Disks::take) and from opening the disk, for `Discard`
+    /// any error from [`Disks::take`](disk::Disks::take) and from opening the disk, and unless it is forced
+    /// [`Conflict`](ErrorKind::Conflict) while another home has a machine with the disk; for `Discard`
     /// [`Conflict`](ErrorKind::Conflict) while a client uses it, for `Discard` and `Detach` while a machine can go on
     /// with it that was suspended in this home and is not in the store.
     pub async fn perform(self: &Arc<Self>, request: AttachRequest) -> Result<AttachedView> {
@@ -407,6 +408,9 @@ impl Porter {
         let is_here = self.home.disks().join(name).is_dir();
         if !is_here {
             devices::must_be_none(&self.home, name)?;
+            if !force {
+                parcels::must_not_run_elsewhere(&self.engine, name).await?;
+            }
             self.engine.disks.take(name, force).await?;
         }
         if !is_carried || !is_here {

@@ -126,6 +126,9 @@ pub enum DiskRequest {
         name: String,
         /// Also from a server that is at work.
         force: bool,
+        /// What a machine has in its memory there, which runs with the disk or is suspended, is given up.
+        #[serde(default)]
+        lost: bool,
     },
     /// Send what a disk holds to the store, and go on with it.
     Publish {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
 use store::machines::{self, parcel_named};
-use store::{RefKind, Store};
+use store::{RefKind, ServerId, Store};
 
 /// What is read of a suspension that is in a machine's directory and not in the store yet (docs/vm-format.md).
 #[derive(Debug, Deserialize)]
@@ -109,31 +109,73 @@ pub(crate) async fn must_not_need_disk(engine: &Engine, disk: &str, lost: bool) 
 
 /// Refuses to remove the disk of a machine that another home runs, or has suspended without its being in the store.
 async fn must_not_need_elsewhere(engine: &Engine, disk: &str, lost: bool) -> Result<()> {
-    let own = engine.disks.server().await?;
-    for found in engine.store.refs().list(RefKind::Machine).await?.records {
-        let server = machines::server_of(&found.body);
-        let Some(server) = server.filter(|server| *server != own) else { continue };
-        if machines::disk_of(RefKind::Machine, &found.body).is_none_or(|of| of != disk)
-            || is_only_removed_here(engine, disk, lost).await?
-        {
-            continue;
-        }
-        // Who lost the disk runs the machine for nothing.
-        let record = engine.store.refs().get(RefKind::Disk, disk).await?;
-        let holder = record.as_ref().map(disk::holder).transpose()?.flatten();
-        if record.is_some() && holder.is_some_and(|holder| holder != server) {
-            continue;
-        }
-        let seen = engine.store.servers().seen(&server).await?;
-        let host = seen.map_or_else(|| server.to_string(), |seen| seen.host);
-        let machine = found.name;
-        return Err(Error::conflict(format!(
-            "disk {disk:?} is that of machine {machine:?}, which runs on {host}, or was suspended there and is not in \
-             the store yet; wait for that ('sojourn vm suspend --wait {machine}' there), or, if that host is gone for \
-             good, forget the machine ('sojourn vm remove --lost {machine}')"
-        )));
+    let claims = claims_elsewhere(engine, disk).await?;
+    if claims.is_empty() || is_only_removed_here(engine, disk, lost).await? {
+        return Ok(());
     }
-    Ok(())
+    // Who lost the disk runs the machine for nothing.
+    let holder = holder(engine, disk).await?;
+    let needing = claims.iter().find(|claim| holder.is_none_or(|holder| holder == claim.server));
+    let Some(claim) = needing else { return Ok(()) };
+    let (machine, host) = (&claim.machine, host_of(engine, claim.server).await?);
+    Err(Error::conflict(format!(
+        "disk {disk:?} is that of machine {machine:?}, which runs on {host}, or was suspended there and is not in \
+         the store yet; wait for that ('sojourn vm suspend --wait {machine}' there), or, if that host is gone for \
+         good, forget the machine ('sojourn vm remove --lost {machine}')"
+    )))
+}
+
+/// Refuses to take the disk of a machine from the server that runs the machine, or has suspended it without its being in
+/// the store, be that server at work or not: what the machine has in its memory goes on with no other state of the disk.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) with the machine's name, its host and the remedy; any error from the store.
+pub async fn must_not_run_elsewhere(engine: &Engine, disk: &str) -> Result<()> {
+    store::check_name("disk", disk)?;
+    let own = engine.disks.server().await?;
+    // Nobody runs a machine with a disk that was released: its memory is in the store.
+    let Some(holder) = holder(engine, disk).await?.filter(|holder| *holder != own) else {
+        return Ok(());
+    };
+    let claims = claims_elsewhere(engine, disk).await?;
+    let Some(claim) = claims.iter().find(|claim| claim.server == holder) else { return Ok(()) };
+    let (machine, host) = (&claim.machine, host_of(engine, holder).await?);
+    Err(Error::conflict(format!(
+        "disk {disk:?} is that of machine {machine:?}, which runs on {host}, or was suspended there and is not in the \
+         store yet; have it go on there ('sojourn vm resume {machine}'), or go to the store ('sojourn vm suspend \
+         --wait {machine}'), and take the disk then; if that host is gone for good, take it with --force: what the \
+         machine has in its memory is lost then"
+    )))
+}
+
+/// What the store says of a machine that another home runs.
+struct ClaimElsewhere {
+    machine: String,
+    server: ServerId,
+}
+
+/// The claims of other homes on machines that have this disk.
+async fn claims_elsewhere(engine: &Engine, disk: &str) -> Result<Vec<ClaimElsewhere>> {
+    let own = engine.disks.server().await?;
+    let claims = engine.store.refs().list(RefKind::Machine).await?.records;
+    let elsewhere = claims.into_iter().filter_map(|found| {
+        let server = machines::server_of(&found.body).filter(|server| *server != own)?;
+        let of = machines::disk_of(RefKind::Machine, &found.body)?;
+        (of == disk).then_some(ClaimElsewhere { machine: found.name, server })
+    });
+    Ok(elsewhere.collect())
+}
+
+/// The server that holds a disk; none when it was released, and of a disk that the store does not know.
+async fn holder(engine: &Engine, disk: &str) -> Result<Option<ServerId>> {
+    let found = engine.store.refs().get(RefKind::Disk, disk).await?;
+    Ok(found.as_ref().map(disk::holder).transpose()?.flatten())
+}
+
+/// The host of a server in its own words, or its id.
+async fn host_of(engine: &Engine, server: ServerId) -> Result<String> {
+    let seen = engine.store.servers().seen(&server).await?;
+    Ok(seen.map_or_else(|| server.to_string(), |seen| seen.host))
 }
 
 /// Whether a disk that is removed stays another server's, or nobody's after another server released it.

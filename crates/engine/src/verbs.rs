@@ -145,10 +145,8 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             open.hold(&name).await?.remove_snapshot(&snapshot).await?;
             Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
         }
-        DiskRequest::Take { name, force } => {
-            devices::must_be_none(&engine.home, &name)?;
-            let info = engine.disks.take(&name, force).await?;
-            Ok(DiskReply::Disk(made(engine, info).await))
+        DiskRequest::Take { name, force, lost } => {
+            Ok(DiskReply::Disk(take(engine, &name, (force, lost)).await?))
         }
         DiskRequest::Publish { name } => {
             let disk = open.hold(&name).await?;
@@ -181,6 +179,17 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Elsewhere(found.into_iter().map(Into::into).collect()))
         }
     }
+}
+
+/// Makes a disk this server's that is another one's, or nobody's; with `force`, also one that somebody needs there, and
+/// with `lost` one of whose machine nobody needs the memory there.
+async fn take(engine: &Engine, name: &str, (force, lost): (bool, bool)) -> Result<DiskView> {
+    devices::must_be_none(&engine.home, name)?;
+    if !force && !lost {
+        parcels::must_not_run_elsewhere(engine, name).await?;
+    }
+    let info = engine.disks.take(name, force).await?;
+    Ok(made(engine, info).await)
 }
 
 /// Puts a disk onto another image version.

@@ -179,7 +179,7 @@ impl RemoteServer {
             DiskRequest::Grow { name, size } => {
                 self.change(name, "/grow", json!({"size": size})).await
             }
-            DiskRequest::Take { name, force } => {
+            DiskRequest::Take { name, force, .. } => {
                 self.change(name, "/take", json!({"force": force})).await
             }
             DiskRequest::Keep { name, new } => {

@@ -136,7 +136,8 @@ impl RunClaim {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when the parcel is gone, [`Conflict`](ErrorKind::Conflict) when another
-    /// home claims it at this moment, or another machine has its name; any error from the session.
+    /// home claims it at this moment, or another machine has its name; [`Fenced`](ErrorKind::Fenced) when this home has the
+    /// disk no more; any error from the session.
     pub async fn make(
         session: &Session,
         spec: &MachineSpec,
@@ -151,7 +152,22 @@ impl RunClaim {
         };
         let body = body(session.store(), spec, server, parcel);
         let refs = session.store().refs();
-        let ((), before) = tokio::try_join!(held, refs.look_up(RefKind::Machine, &spec.name))?;
+        let ((), before, disk) = tokio::try_join!(
+            held,
+            refs.look_up(RefKind::Machine, &spec.name),
+            refs.get(RefKind::Disk, &spec.disk)
+        )?;
+        // What is here of a disk goes on for a while after another server took it. One that the store does not know is
+        // nobody else's.
+        if let Some(disk) = disk
+            && disk::holder(&disk)? != Some(server)
+        {
+            let (machine, disk) = (&spec.name, &spec.disk);
+            return Err(Error::fenced(format!(
+                "disk {disk:?} was taken from this server, and machine {machine:?} may run elsewhere: make what is here a \
+                 disk of its own with 'sojourn disk keep {disk} NEW', or give it up with 'sojourn disk remove {disk}'"
+            )));
+        }
         if let Some(found) = before.record()
             && Self::read(found)?.uuid != spec.uuid
         {
@@ -331,20 +347,20 @@ impl ClaimState {
 
     /// Refuses to take the disk of a machine that another home has, to go on with a parcel: what that home has since
     /// would be lost. Nothing of that is there any more once it has given the disk up, or somebody took it. `lost`
-    /// vouches that a host which fell silent is gone.
+    /// vouches that a host which fell silent is gone. Says whether that home has the disk still, whose memory is given up.
     ///
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict), with the host and the remedy; any error from the store.
-    pub async fn must_allow_taking(&self, store: &Store, disk: &str, lost: bool) -> Result<()> {
+    pub async fn must_allow_taking(&self, store: &Store, disk: &str, lost: bool) -> Result<bool> {
         let (claim, host, is_alive) = match self {
-            Self::Free | Self::Own(_) => return Ok(()),
+            Self::Free | Self::Own(_) => return Ok(false),
             Self::Elsewhere { claim, host } => (claim, host, true),
             Self::Silent { claim, host } => (claim, host, false),
         };
         let found = store.refs().get(RefKind::Disk, disk).await?;
         let holder = found.as_ref().map(disk::holder).transpose()?.flatten();
         if holder != Some(claim.server) {
-            return Ok(());
+            return Ok(false);
         }
         let name = &claim.machine;
         let what = format!(
@@ -355,7 +371,7 @@ impl ClaimState {
                 "{what}; suspend it there first ('sojourn vm suspend --wait {name}'), or, if that is done, release its \
                  disk there ('sojourn disk release {disk}')"
             ))),
-            false if lost => Ok(()),
+            false if lost => Ok(true),
             false => Err(Error::conflict(format!(
                 "{what}, which has fallen silent; suspend it there ('sojourn vm suspend --wait {name}'), or, if that \
                  host is gone for good, repeat this with --lost: what the machine did there is lost then"
@@ -403,7 +419,7 @@ impl ClaimState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::parcel::tests::{collect, fresh, make};
     use crate::spec::tests::spec;
@@ -416,6 +432,16 @@ mod tests {
 
     const HERE: ServerId = ServerId([1; 16]);
     const THERE: ServerId = ServerId([2; 16]);
+
+    /// Has a server hold the disk of the machine.
+    pub(crate) async fn hold_disk(store: &Store, server: ServerId) {
+        let labels = [("holder", server.to_string()), ("epoch", "1".to_owned())];
+        let labels = labels.map(|(label, value)| (label.to_owned(), value)).into();
+        let body = RefBody { manifest: None, size: 8192, created: 1, labels };
+        let refs = store.refs();
+        let before = refs.look_up(RefKind::Disk, &spec().disk).await.unwrap();
+        refs.write_over(&before, body).await.unwrap();
+    }
 
     async fn claim(store: &Store, server: ServerId, parcel: Option<&Parcel>) -> Result<RunClaim> {
         let session = store.session("test").await.unwrap();
@@ -487,6 +513,19 @@ mod tests {
         let gone = claim(&store, HERE, Some(&parcel)).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
         session.close(Ok(())).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_lost_the_disk_does_not_replace_the_claim_of_who_has_it() {
+        let store = fresh().await;
+        hold_disk(&store, THERE).await;
+        let theirs = claim(&store, THERE, None).await.unwrap();
+        let refused = claim(&store, HERE, None).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced);
+        assert!(refused.message().contains("was taken from this server"), "{refused}");
+        assert_eq!(RunClaim::find(&store, "work").await.unwrap(), Some(theirs));
+        hold_disk(&store, HERE).await;
+        claim(&store, HERE, None).await.unwrap();
     }
 
     #[tokio::test]

@@ -192,6 +192,7 @@ async fn must_hold(disk: &dyn MachineDisk, pending: &PendingSuspension) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::tests::hold_disk;
     use crate::disk_pages::tests::AllNearby;
     use crate::parcel::tests::{fresh, make};
     use crate::pending::SuspendedParts;
@@ -276,8 +277,7 @@ mod tests {
             let made = import::from_stream(&session, &[3; 8192][..], &()).await.unwrap();
             RunClaim::make(&session, &spec(), HERE, None).await.unwrap();
             session.close(Ok(())).await.unwrap();
-            let body = RefBody { manifest: None, size: 8192, created: 1, labels: BTreeMap::new() };
-            store.refs().create(RefKind::Disk, "alice", body).await.unwrap();
+            hold_disk(&store, HERE).await;
             let cache =
                 cache::Config { capacity: 1 << 24, policy: cache::PolicyKind::default(), seed: 1 };
             let cache = Arc::new(cache::Cache::new(cache));
@@ -361,7 +361,9 @@ mod tests {
         }
         let lab = Lab::new(&[Some("mark")]).await;
         let session = lab.store.session("test").await.unwrap();
-        RunClaim::make(&session, &spec(), ServerId([2; 16]), None).await.unwrap();
+        let there = ServerId([2; 16]);
+        hold_disk(&lab.store, there).await;
+        RunClaim::make(&session, &spec(), there, None).await.unwrap();
         session.close(Ok(())).await.unwrap();
         assert_eq!(lab.upload().await.unwrap_err().kind(), ErrorKind::Fenced);
         assert!(PendingSuspension::find(lab.dir.path()).unwrap().is_some(), "it stays here");

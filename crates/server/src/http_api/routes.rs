@@ -213,7 +213,7 @@ async fn take(
     PathNames(name): PathNames<String>,
     JsonBody(TakeHow { force }): JsonBody<TakeHow>,
 ) -> Response {
-    api.change(asker, DiskRequest::Take { name, force }, StatusCode::OK).await
+    api.change(asker, DiskRequest::Take { name, force, lost: false }, StatusCode::OK).await
 }
 
 async fn keep(

@@ -292,7 +292,7 @@ impl DiskCommand {
             Self::Publish(DiskNameArgs { name }) => DiskRequest::Publish { name: name.clone() },
             Self::Release(DiskNameArgs { name }) => DiskRequest::Release { name: name.clone() },
             Self::Take(TakeArgs { name, force }) => {
-                DiskRequest::Take { name: name.clone(), force: *force }
+                DiskRequest::Take { name: name.clone(), force: *force, lost: false }
             }
             Self::Keep(KeepArgs { name, new }) => {
                 DiskRequest::Keep { name: name.clone(), new: new.clone() }

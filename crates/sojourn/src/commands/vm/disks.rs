@@ -104,8 +104,9 @@ pub(super) async fn bring(
     let name = disk.to_owned();
     match ask_or(home, engine, DiskRequest::Show { name: name.clone() }).await {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            claimed.must_allow_taking(&engine.store, disk, lost).await?;
-            let take = DiskRequest::Take { name, force: false };
+            // Whoever says that the host is gone for good was told what is lost with it.
+            let lost = claimed.must_allow_taking(&engine.store, disk, lost).await?;
+            let take = DiskRequest::Take { name, force: false, lost };
             ask_or(home, engine, take).await.map(|_| false)
         }
         other => other.map(|_| true),
