@@ -29,7 +29,7 @@ pub(crate) use stopped::StoppedGuest;
 pub const MOUNT_POINT: &str = "ram";
 /// The file in it that has its memory where that cannot be mounted.
 const MEMORY: &str = "memory";
-/// How long the store may take to let go of what a start that was ended held.
+/// How long the store may take to let go of what a start held.
 const LETS_GO: Duration = Duration::from_secs(2);
 /// What QEMU calls a machine that it paused as a write of its disk found no room.
 const NO_ROOM: &str = "io-error";

@@ -174,13 +174,12 @@ impl RunningMachine {
         let mut guest = None;
         let (how, until) = ((run_on, began), &mut guest);
         let outcome = self.pack_in(&session, disk, progress, how, until).await;
-        let outcome = session.close(outcome).await;
-        if outcome.is_err()
-            && let Some(guest) = guest
-        {
-            guest.go_on_after_failure().await;
-        }
-        outcome
+        let goes_on = async {
+            if let Some(guest) = guest {
+                guest.go_on_after_failure().await;
+            }
+        };
+        close(session, outcome, goes_on).await
     }
 
     /// Leaves the guest in `stopped` if it stands still.
@@ -305,6 +304,19 @@ impl RunningMachine {
     }
 }
 
+/// Ends the session of a parcel. Where nothing came of that the guest goes on before: the store may be what failed, and
+/// takes minutes then to let go of the session.
+async fn close<T>(
+    session: Session,
+    outcome: Result<T>,
+    goes_on: impl Future<Output = ()>,
+) -> Result<T> {
+    if outcome.is_err() {
+        goes_on.await;
+    }
+    session.close(outcome).await
+}
+
 /// The first set that has something in it: of those that are known, the one of the base, what was noted. Nothing of a
 /// machine that neither came from a parcel nor knows a set.
 async fn first_known(
@@ -344,6 +356,7 @@ fn token(store: &Store) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parcel::tests::session_that_stays;
     use async_trait::async_trait;
     use std::future::{pending, ready};
     use store::ManifestId;
@@ -380,6 +393,17 @@ mod tests {
         let late = set_mark(&BusyDisk, "alice").await.unwrap_err();
         assert!(began.elapsed() < Duration::from_secs(30));
         assert!(late.message().contains("disk \"alice\" is being published"), "{late}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_of_which_no_parcel_was_made_goes_on_before_the_store_lets_go_of_that() {
+        let session = session_that_stays().await;
+        let mut runs = false;
+        let goes_on = async { runs = true };
+        let failed = Err::<(), _>(Error::unavailable("the store is away"));
+        let closing = timeout(Duration::from_secs(60), close(session, failed, goes_on)).await;
+        assert!(closing.is_err(), "the store gives no answer");
+        assert!(runs);
     }
 
     #[tokio::test(start_paused = true)]

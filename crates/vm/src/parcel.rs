@@ -288,6 +288,7 @@ pub(crate) mod tests {
     use crate::spec::tests::spec;
     use async_trait::async_trait;
     use block::Span;
+    use objects::testing::{ScriptedStore, StoreCall, StoreFault};
     use store::{gc, import, testing};
 
     /// Memory of which one extent is not zero.
@@ -312,6 +313,18 @@ pub(crate) mod tests {
     pub(crate) async fn fresh() -> Store {
         let backend = Arc::new(object_store::memory::InMemory::new());
         Store::create(backend, testing::settings(), testing::world(1)).await.unwrap()
+    }
+
+    /// A session of a store that gives no answer when one is to end.
+    pub(crate) async fn session_that_stays() -> Session {
+        let script = |call: &StoreCall| match call {
+            StoreCall::Delete(at) if at.to_string().starts_with("pins/") => StoreFault::Hold,
+            _ => StoreFault::None,
+        };
+        let memory = Arc::new(object_store::memory::InMemory::new());
+        let backend = Arc::new(ScriptedStore::new(memory, script));
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        store.session("test").await.unwrap()
     }
 
     pub(crate) async fn make(store: &Store, number: u64) -> Parcel {

@@ -53,6 +53,12 @@ async fn unless_ended<T>(
     }
 }
 
+/// Ends the session of a start that failed. Until that is done the keeper hears nobody: the store may be away, and a pin
+/// that stays there expires.
+async fn close(session: Session) {
+    let _ = timeout(LETS_GO, session.close(Ok(()))).await;
+}
+
 impl RunningMachine {
     /// Starts a machine, or goes on with a parcel or a suspension of it, and claims it in the store. When `end` becomes
     /// true meanwhile, it is ended; a suspension that it was to go on with stays.
@@ -119,12 +125,17 @@ impl RunningMachine {
             }
             (Err(e), Err(_)) => return Err(e),
         };
-        if *end.borrow() {
-            // The store may be what it waited for; a pin that stays there expires.
-            let _ = timeout(LETS_GO, session.close(Ok(()))).await;
-            return started;
+        match started {
+            // Beside the guest: a resume has the link full of its memory at this moment.
+            Ok(mut machine) => {
+                machine.tasks.get_mut().spawn(async move { drop(session.close(Ok(())).await) });
+                Ok(machine)
+            }
+            Err(e) => {
+                close(session).await;
+                Err(e)
+            }
         }
-        session.close(started).await
     }
 
     /// Has QEMU come up with the memory of the machine, and wait for the state of its devices, or to be let run.
@@ -347,6 +358,15 @@ async fn note_reads(ram: Arc<GuestRam>, touched: Arc<parking_lot::Mutex<FirstRea
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parcel::tests::session_that_stays;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_has_started_is_kept_at_once_though_the_store_does_not_let_go_of_the_start()
+     {
+        let session = session_that_stays().await;
+        let closing = timeout(Duration::from_secs(10), close(session)).await;
+        assert!(closing.is_ok(), "the keeper waits for the store");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_start_that_waits_ends_when_it_is_to_end_and_not_when_nobody_says_so_any_more() {
