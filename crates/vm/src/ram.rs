@@ -44,8 +44,8 @@ pub struct GuestRam {
     local: Arc<File>,
     /// What was put aside while the memory is frozen, at its own offset.
     aside: Arc<File>,
-    /// What the guest wrote before it was suspended here, at its own offset; it does not change.
-    earlier: Option<EarlierPages>,
+    /// Pages that the guest wrote before it was suspended here.
+    earlier: Option<Pages>,
     /// Whether the machine is being ended: nobody waits for room any more.
     ending: watch::Sender<bool>,
     /// Whether QEMU was killed: nobody needs what is read any more.
@@ -87,6 +87,11 @@ struct RamState {
     lost: Pages,
     /// A sync of the local file failed: pages of it may be lost, and a sync that succeeds later says nothing of these.
     is_doubtful: bool,
+    /// What the guest wrote before it was suspended here, at its own offset, for as long as somebody may read it; it does
+    /// not change.
+    earlier: Option<Arc<File>>,
+    /// All of that is in the local file, too.
+    is_taken_over: bool,
     frozen: Option<FrozenPages>,
     touched: Touched,
 }
@@ -142,14 +147,18 @@ impl GuestRam {
     ) -> Self {
         let none = Pages::none(size / PAGE);
         let noting = base.is_some();
+        let (file, earlier, changed) = match earlier {
+            Some(EarlierPages { file, local, changed }) => (Some(file), Some(local), changed),
+            None => (None, None, none.clone()),
+        };
         let state = RamState {
             base,
             local: none.clone(),
-            changed: earlier
-                .as_ref()
-                .map_or_else(|| none.clone(), |earlier| earlier.changed.clone()),
+            changed,
             lost: none,
             is_doubtful: false,
+            earlier: file,
+            is_taken_over: false,
             frozen: None,
             touched: Touched::starting(noting),
         };
@@ -206,7 +215,7 @@ impl GuestRam {
         state.must_know(span)?;
         let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
         let (end, local) = state.local.run(pages.clone());
-        if end < pages.end || (!local && (state.base.is_some() || self.earlier.is_some())) {
+        if end < pages.end || (!local && (state.base.is_some() || state.earlier.is_some())) {
             return Ok(false);
         }
         drop(state);
@@ -222,16 +231,17 @@ impl GuestRam {
     /// [`Unavailable`](block::ErrorKind::Unavailable) once [`end_reads`](Self::end_reads) was called; any error from
     /// the store and the file system.
     pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let (base, places) = {
+        let (base, earlier, places) = {
             let mut state = self.state.lock();
             state.must_know(span)?;
             state.touched.note(span);
-            (state.base.clone(), self.places(&state.local, span))
+            (state.base.clone(), state.earlier.clone(), self.places(&state.local, span))
         };
         let extents = span.offset() / EXTENT..span.end().div_ceil(EXTENT);
         let needs_store = base.is_some() && places.contains(&PagePlace::Base);
         let waits = needs_store.then(|| self.demand.wait_for(extents));
-        let done = self.unless_killed(self.compose(span, buf, base.as_deref(), &places)).await;
+        let from = (base.as_deref(), earlier.as_ref());
+        let done = self.unless_killed(self.compose(span, buf, from, &places)).await;
         if let (Err(_), Some(waits)) = (&done, waits) {
             waits.end_in_vain();
         }
@@ -288,8 +298,7 @@ impl GuestRam {
 
     /// Where each page of a span is, when these are local.
     fn places(&self, local: &Pages, span: Span) -> Vec<PagePlace> {
-        let earlier =
-            |page| self.earlier.as_ref().is_some_and(|earlier| earlier.local.contains(page));
+        let earlier = |page| self.earlier.as_ref().is_some_and(|earlier| earlier.contains(page));
         let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
         let place = |page| match (local.contains(page), earlier(page)) {
             (true, _) => PagePlace::Local,
@@ -299,12 +308,12 @@ impl GuestRam {
         pages.map(place).collect()
     }
 
-    /// Reads a span whose pages are in these places.
+    /// Reads a span whose pages are in these places, out of the parcel and the file of a suspension, if there are these.
     async fn compose(
         &self,
         span: Span,
         buf: &mut [u8],
-        base: Option<&MemoryImage>,
+        (base, earlier): (Option<&MemoryImage>, Option<&Arc<File>>),
         places: &[PagePlace],
     ) -> Result<()> {
         let mut rest = buf;
@@ -316,7 +325,10 @@ impl GuestRam {
             let (target, behind) = rest.split_at_mut(part.len() as usize);
             let file = match place {
                 PagePlace::Local => Some(&self.local),
-                PagePlace::Earlier => self.earlier.as_ref().map(|earlier| &earlier.file),
+                PagePlace::Earlier => {
+                    let gone = || Error::internal("the pages of a suspension are closed");
+                    Some(earlier.ok_or_else(gone)?)
+                }
                 PagePlace::Base => None,
             };
             match (file, base) {
@@ -343,7 +355,7 @@ impl GuestRam {
         let Some(earlier) = &self.earlier else { return Ok(()) };
         for span in Span::whole(self.size).pieces(EXTENT) {
             let pages = span.offset() / PAGE..span.end() / PAGE;
-            if !earlier.local.any(pages.clone()) {
+            if !earlier.any(pages.clone()) {
                 continue;
             }
             let ram = Arc::clone(self);
@@ -354,18 +366,22 @@ impl GuestRam {
             };
             offload(copy).await?;
         }
+        let mut state = self.state.lock();
+        state.is_taken_over = true;
+        state.close_earlier();
         Ok(())
     }
 
     fn is_only_earlier(&self, page: u64) -> bool {
-        let earlier = self.earlier.as_ref().is_some_and(|earlier| earlier.local.contains(page));
+        let earlier = self.earlier.as_ref().is_some_and(|earlier| earlier.contains(page));
         earlier && !self.state.lock().local.contains(page)
     }
 
     fn copy_one(&self, page: u64) -> Result<()> {
-        let Some(earlier) = &self.earlier else { return Ok(()) };
+        let earlier = self.state.lock().earlier.clone();
+        let Some(earlier) = earlier else { return Ok(()) };
         let mut bytes = vec![0; PAGE as usize];
-        read_padded(&earlier.file, page * PAGE, &mut bytes)?;
+        read_padded(&earlier, page * PAGE, &mut bytes)?;
         // Held while the file is written, as in `write`: what the guest writes goes before.
         let mut state = self.state.lock();
         if !state.local.contains(page) {
@@ -498,6 +514,14 @@ impl RamState {
         match self.lost.any(span.offset() / PAGE..span.end().div_ceil(PAGE)) {
             true => Err(not_whole()),
             false => Ok(()),
+        }
+    }
+
+    /// Closes the file of a suspension that nobody reads any more: once its directory is gone, that gives its room back.
+    /// What is frozen may be of a moment before all of it was copied.
+    fn close_earlier(&mut self) {
+        if self.is_taken_over && self.frozen.is_none() {
+            self.earlier = None;
         }
     }
 

@@ -53,11 +53,11 @@ impl FrozenRam {
 impl Drop for FrozenRam {
     fn drop(&mut self) {
         let mut state = self.ram.state.lock();
-        if let Some(frozen) = state.frozen.take()
-            && !self.done
-        {
+        let Some(frozen) = state.frozen.take() else { return };
+        if !self.done {
             state.changed.extend(&frozen.changed);
         }
+        state.close_earlier();
     }
 }
 
@@ -80,13 +80,14 @@ impl MemorySource for FrozenRam {
                 state.frozen.as_ref().ok_or_else(|| Error::internal("the memory is not frozen"))?;
             frozen.base.clone()
         };
-        let places = {
+        let (places, earlier) = {
             let state = self.ram.state.lock();
             let frozen = state.frozen.as_ref();
-            frozen.map(|frozen| self.ram.places(&frozen.local, span)).unwrap_or_default()
+            let places = frozen.map(|frozen| self.ram.places(&frozen.local, span));
+            (places.unwrap_or_default(), state.earlier.clone())
         };
         let first = span.offset() / PAGE;
-        self.ram.compose(span, buf, base.as_deref(), &places).await?;
+        self.ram.compose(span, buf, (base.as_deref(), earlier.as_ref()), &places).await?;
         // What was written over before it was read above was put aside before that.
         let aside = {
             let state = self.ram.state.lock();

@@ -32,6 +32,30 @@ async fn a_checkpoint_is_of_one_moment_while_the_guest_writes_on() {
     assert_eq!((first_byte(&again, 1).await, first_byte(&again, 2).await), (2, 3));
 }
 
+#[tokio::test]
+async fn the_pages_of_a_suspension_are_closed_once_all_are_copied_and_no_checkpoint_needs_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = {
+        let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+        ram.write(page(1), &[7; PAGE as usize]).unwrap();
+        let frozen = ram.freeze().unwrap();
+        let (local, changed) = frozen.pages();
+        EarlierPages { file: Arc::clone(&ram.local), local, changed: changed.clone() }
+    };
+    let file = Arc::clone(&pages.file);
+    let ram = GuestRam::after(dir.path(), SIZE, None, Some(pages)).unwrap();
+    let frozen = ram.freeze().unwrap();
+    ram.take_over().await.unwrap();
+    assert_eq!((first_byte(&frozen, 1).await, Arc::strong_count(&file)), (7, 2));
+    drop(frozen);
+    assert_eq!(Arc::strong_count(&file), 1);
+    let frozen = ram.freeze().unwrap();
+    assert_eq!(first_byte(&frozen, 1).await, 7);
+    let mut buf = vec![0; PAGE as usize];
+    ram.read(page(1), &mut buf).await.unwrap();
+    assert_eq!(buf, vec![7; PAGE as usize]);
+}
+
 /// Memory on a disk that is full.
 fn on_a_full_disk(dir: &Path) -> Arc<GuestRam> {
     let full = Arc::new(File::options().read(true).write(true).open("/dev/full").unwrap());
