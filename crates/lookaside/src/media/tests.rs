@@ -317,11 +317,18 @@ async fn nothing_is_pruned_while_a_record_may_be_there_that_is_not_seen() {
     lab.write(std::slice::from_ref(&two), None).await;
     let before = lab.files();
     let directory = place.join(DIRECTORY);
-    let cases: [(&dyn Fn(bool), &Path); 2] = [
-        (&|fails| failing::set_metadata(&hidden, fails), &hidden),
-        (&|fails| failing::set(&directory, fails), &directory),
+    let sound = std::fs::read(&hidden).unwrap();
+    let damage = |fails: bool| {
+        let bytes = if fails { &b"not what was written"[..] } else { &sound[..] };
+        std::fs::write(&hidden, bytes).unwrap();
+    };
+    type Damage<'a> = (&'a dyn Fn(bool), &'a Path, ErrorKind);
+    let cases: [Damage<'_>; 3] = [
+        (&|fails| failing::set_metadata(&hidden, fails), &hidden, ErrorKind::Unavailable),
+        (&|fails| failing::set(&directory, fails), &directory, ErrorKind::Unavailable),
+        (&damage, &hidden, ErrorKind::Corrupt),
     ];
-    for (fail, named) in cases {
+    for (fail, named, kind) in cases {
         fail(true);
         let images = std::slice::from_ref(&two);
         let refused = [
@@ -335,6 +342,9 @@ async fn nothing_is_pruned_while_a_record_may_be_there_that_is_not_seen() {
         }
         assert_eq!(lab.files(), before);
     }
+    // What a damaged record was of is written once more.
+    damage(true);
+    assert_eq!(lab.write(std::slice::from_ref(&one), None).await.written_chunks, 0);
     let listing = Media::open(lab.settings(), place).unwrap().list();
     assert!(listing.len() == 2 && listing.iter().all(|one| one.present == one.chunks));
 }

@@ -13,7 +13,10 @@ use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
 use super::record::{self, MediaRecord, StoredRecord};
 use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
-use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at, must_be_there};
+use super::{
+    DIRECTORY, FileFault, FileKind, Media, README, README_TEXT, index, is_at, must_be_there,
+    parse_name,
+};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};
 use serde::{Deserialize, Serialize};
@@ -89,9 +92,9 @@ pub struct MediaWriteReport {
 /// [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
 /// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read, or when the store cannot;
 /// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Corrupt`](ErrorKind::Corrupt)
-/// when the store is damaged; [`Denied`](ErrorKind::Denied) when the medium may not be written to, naming the
-/// file; [`Conflict`](ErrorKind::Conflict) while another command changes it. A medium that is full is none: the report
-/// says what did not fit.
+/// when the store is damaged, or the record of something else on the medium; [`Denied`](ErrorKind::Denied) when the
+/// medium may not be written to, naming the file; [`Conflict`](ErrorKind::Conflict) while another command changes it. A
+/// medium that is full is none: the report says what did not fit.
 pub async fn write(
     store: &Store,
     place: &Path,
@@ -183,14 +186,14 @@ fn choose(media: &Media, wanted: &[ImageContents], room: &mut MediaRoom) -> Vec<
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when there is no medium, or nothing of that name on it;
-/// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read,
-/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Conflict`](ErrorKind::Conflict) while
-/// another command changes the medium; the system's when a file cannot be deleted.
+/// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read, [`Corrupt`](ErrorKind::Corrupt) when one is
+/// damaged, [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; [`Conflict`](ErrorKind::Conflict)
+/// while another command changes the medium; the system's when a file cannot be deleted.
 pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
     must_be_there(place)?;
     let _lock = MediaLock::take(place)?;
     let mut media = Media::open(settings, place)?;
-    media.must_know_records()?;
+    media.must_know_records(&HashSet::new())?;
     let before = media.used;
     let is_it = |stored: &StoredRecord| stored.record.name == name || stored.record.version == name;
     if !media.records.iter().any(is_it) {
@@ -251,7 +254,7 @@ fn prepare(
             .map_err(|e| Error::io(readme.display(), e))?;
     }
     let mut media = Media::open(settings, place)?;
-    media.must_know_records()?;
+    media.must_know_records(replaced)?;
     let before = media.used;
     // Of one that was written last before the medium was pulled out, the middle may be missing.
     let mut sound = Vec::with_capacity(media.packs.len());
@@ -324,8 +327,9 @@ fn split_off(media: &mut Media, needed: &Needed) -> Vec<PathBuf> {
 }
 
 impl Media {
-    /// Fails while it is not known what is needed on it: nothing is deleted then.
-    fn must_know_records(&self) -> Result<()> {
+    /// Fails while it is not known what is needed on it: nothing is deleted then. Of the records of these numbers, which
+    /// are written again, a damaged one counts for nothing.
+    fn must_know_records(&self, replaced: &HashSet<u32>) -> Result<()> {
         if let Some((path, error)) = self.newer.first() {
             return Err(Error::unsupported(format!(
                 "{}: {}; what a newer build needs on the medium is not known to this one, and nothing is changed",
@@ -336,11 +340,25 @@ impl Media {
         let is_record = |(path, _): &&(PathBuf, Error)| {
             path.extension().is_some_and(|found| found.eq_ignore_ascii_case("img"))
         };
-        match self.unreadable.iter().find(is_record) {
-            Some((_, error)) => Err(Error::unavailable(format!(
+        if let Some((_, error)) = self.unreadable.iter().find(is_record) {
+            return Err(Error::unavailable(format!(
                 "{}: what is needed on the medium is not known while this cannot be read, and nothing is \
                  changed; if it stays so, delete the file",
                 error.message()
+            )));
+        }
+        let is_missed = |path: &&PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.and_then(parse_name).is_some_and(|(number, kind)| {
+                kind == FileKind::Record && !replaced.contains(&number)
+            })
+        };
+        match self.broken.iter().find(is_missed) {
+            Some(path) => Err(Error::corrupt(format!(
+                "{} is damaged: what is needed on the medium is not known, and nothing is changed; write once more what \
+                 it was of, or drop it with `sojourn media verify --drop-damaged`: what it alone needs goes when something \
+                 is written next",
+                path.display()
             ))),
             None => Ok(()),
         }
