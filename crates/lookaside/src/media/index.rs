@@ -16,13 +16,14 @@ use super::pack_file::{ChunkRow, PackFile};
 use super::{PacksByNumber, read_bounded};
 use crate::wire::WireReader;
 use block::Result;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use store::chunker::{MAX_PAGES, PAGE};
 use store::{ChunkId, Encoding, PackId, Settings, outside, pack};
 
 pub(crate) const MAGIC: [u8; 8] = *b"SOJMIDX\n";
 pub(crate) const NAME: &str = "index of a medium";
-/// The longest file that is read: of some 2 TiB of chunks.
+/// The longest file that is read: of some 2 TiB of chunks. One beside fewer pack files is shorter.
 const MAX_LEN: u64 = 1 << 30;
 /// Bytes of a chunk in the file.
 const ROW: usize = 44;
@@ -42,10 +43,25 @@ pub(super) fn path(settings: &Settings, directory: &Path) -> PathBuf {
     directory.join(format!("{:08x}.idx", u32::from_be_bytes([a, b, c, d])))
 }
 
-/// Reads it.
-pub(super) fn read(settings: &Settings, directory: &Path) -> Result<PacksByNumber> {
-    let bytes = read_bounded(&path(settings, directory), MAX_LEN)?;
-    let packs = decode(settings, &bytes)?;
+/// Reads what it says of the pack files that are there, which `lengths` has by their numbers. Anybody may have written
+/// the index of a store in clear: whatever else it names takes no memory.
+pub(super) fn read(
+    settings: &Settings,
+    directory: &Path,
+    mut lengths: HashMap<u32, u64>,
+) -> Result<PacksByNumber> {
+    // A pack takes more for a chunk than its row here does.
+    let rows = lengths.values().fold(0, |all: u64, len| all.saturating_add(*len));
+    let most = rows.saturating_add(len(0, lengths.len() as u64)).min(MAX_LEN);
+    let body = {
+        let bytes = read_bounded(&path(settings, directory), most)?;
+        outside::decode(settings, MAGIC, NAME, &bytes)?
+    };
+    // Each once.
+    let is_there = |number: u32, len: u64| {
+        lengths.get(&number).is_some_and(|there| *there == len) && lengths.remove(&number).is_some()
+    };
+    let packs = packs_in(&body, is_there)?;
     Ok(packs.into_iter().map(|pack| (pack.number, pack)).collect())
 }
 
@@ -68,21 +84,29 @@ pub(super) fn encode(settings: &Settings, packs: &[PackFile]) -> Result<Vec<u8>>
     outside::encode(settings, MAGIC, NAME, &body)
 }
 
+/// All that a file says, whichever pack files there are.
 pub(crate) fn decode(settings: &Settings, bytes: &[u8]) -> Result<Vec<PackFile>> {
-    let body = outside::decode(settings, MAGIC, NAME, bytes)?;
-    let mut reader = WireReader::new(NAME, &body);
-    let count = reader.count(FILE)?;
-    let mut packs = Vec::with_capacity(count);
-    for _ in 0..count {
-        let number = reader.u32()?;
-        let chunks = reader.u32()? as usize;
+    packs_in(&outside::decode(settings, MAGIC, NAME, bytes)?, |_, _| true)
+}
+
+/// The pack files of a body of which `is_wanted` says so, by their number and length; the others are passed over.
+fn packs_in(body: &[u8], mut is_wanted: impl FnMut(u32, u64) -> bool) -> Result<Vec<PackFile>> {
+    let mut reader = WireReader::new(NAME, body);
+    let mut packs = Vec::new();
+    for _ in 0..reader.count(FILE)? {
+        let (number, chunks) = (reader.u32()?, reader.u32()?);
         let (len, id) = (reader.u64()?, PackId(reader.id()?));
-        if len > pack::MAX_LEN + HEAD as u64 || chunks as u64 * ROW as u64 > len {
+        if len > pack::MAX_LEN + HEAD as u64 || u64::from(chunks) * ROW as u64 > len {
             return Err(reader.damaged("a pack's length is not possible"));
         }
-        let mut rows = Vec::new();
+        let listed = reader.take(chunks as usize * ROW)?;
+        if !is_wanted(number, len) {
+            continue;
+        }
+        let mut listed = WireReader::new(NAME, listed);
+        let mut rows = Vec::with_capacity(chunks as usize);
         for _ in 0..chunks {
-            rows.push(take_row(&mut reader, len)?);
+            rows.push(take_row(&mut listed, len)?);
         }
         packs.push(PackFile { number, id, len, rows, indexed: true });
     }

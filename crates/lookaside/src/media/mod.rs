@@ -48,6 +48,7 @@ use record::StoredRecord;
 use room::BlockSize;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use store::Settings;
@@ -162,7 +163,8 @@ impl Media {
             files: 0,
             used: 0,
         };
-        let mut known = index::read(settings, &directory).unwrap_or_default();
+        let lengths = pack_lengths(&directory, &names);
+        let mut known = index::read(settings, &directory, lengths).unwrap_or_default();
         for name in names {
             let path = directory.join(&name);
             let metadata = match regular::metadata(&path) {
@@ -311,6 +313,17 @@ enum FileKind {
     Pack,
     Map,
     Record,
+}
+
+/// The lengths of the pack files among these, by their numbers.
+fn pack_lengths(directory: &Path, names: &[OsString]) -> HashMap<u32, u64> {
+    let length = |name: &OsString| {
+        let (number, kind) = parse_name(name.to_str()?)?;
+        (kind == FileKind::Pack).then_some(())?;
+        let found = regular::metadata(&directory.join(name)).ok()?;
+        found.is_file().then_some((number, found.len()))
+    };
+    names.iter().filter_map(length).collect()
 }
 
 /// A name of eight hexadecimal digits and three letters; file systems may have changed its case.
