@@ -10,6 +10,7 @@ use block::{Error, ErrorKind, Result};
 use bytes::{Buf, Bytes, BytesMut};
 use gateway::http::HttpConnection;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Body;
 use hyper::{Request, StatusCode};
 use lookaside::share::MemberId;
 use lookaside::{ChunkBytes, ChunkSource, CostEstimate, Fetched, LinkSharer, SourceKind};
@@ -69,6 +70,41 @@ struct PeerAnswer {
 /// A connection that is made when something is sent.
 fn connect(address: SocketAddr, tls: &ClientConfig) -> Result<HttpConnection> {
     HttpConnection::new(&address.ip().to_string(), address.port(), tls)
+}
+
+fn network_error(name: &str, e: std::io::Error) -> Error {
+    Error::unavailable(format!("peer {name}: {e}")).with_source(e)
+}
+
+fn late(name: &str) -> Error {
+    Error::unavailable(format!("peer {name} does not answer in time"))
+}
+
+/// The body of a peer's answer, of at most `most` bytes, and when the first of them came. One that gives a byte now and
+/// then has no longer for all of them than one that is honest.
+async fn body_of<B>(name: &str, mut body: B, most: u64) -> Result<(Bytes, Option<Instant>)>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let taking = async {
+        let (mut bytes, mut first) = (BytesMut::new(), None);
+        loop {
+            // The first byte may wait for the peer's own read of the store.
+            let patience = if first.is_none() { SLOWEST } else { BODY };
+            let frame = timeout(patience, body.frame()).await.map_err(|_| late(name))?;
+            let Some(frame) = frame else { break };
+            let frame = frame.map_err(|e| network_error(name, std::io::Error::other(e)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            first.get_or_insert_with(Instant::now);
+            if (bytes.len() + data.len()) as u64 > most {
+                return Err(Error::corrupt(format!("peer {name} gives more than was asked for")));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok((bytes.freeze(), first))
+    };
+    timeout(SLOWEST + BODY, taking).await.unwrap_or_else(|_| Err(late(name)))
 }
 
 impl PeerSource {
@@ -174,13 +210,10 @@ impl PeerSource {
         let request = Request::get(uri).body(Full::default());
         let request =
             request.map_err(|e| Error::internal("a question cannot be written").with_source(e))?;
-        let away = |e: std::io::Error| {
-            Error::unavailable(format!("peer {}: {e}", self.name)).with_source(e)
-        };
-        let late = || Error::unavailable(format!("peer {} does not answer in time", self.name));
         let connection = self.connection.load_full();
-        let answer = timeout(headers, connection.send(request)).await.map_err(|_| late())?;
-        let answer = answer.map_err(away)?;
+        let answer = timeout(headers, connection.send(request)).await;
+        let answer =
+            answer.map_err(|_| late(&self.name))?.map_err(|e| network_error(&self.name, e))?;
         let to_headers = began.elapsed();
         match answer.status() {
             StatusCode::OK => {}
@@ -191,25 +224,9 @@ impl PeerSource {
                 return Err(Error::unavailable(format!("peer {}: status {status}", self.name)));
             }
         }
-        let (mut body, mut bytes, mut first) = (answer.into_body(), BytesMut::new(), None);
-        loop {
-            // The first byte may wait for the peer's own read of the store.
-            let patience = if first.is_none() { SLOWEST } else { BODY };
-            let frame = timeout(patience, body.frame()).await.map_err(|_| late())?;
-            let Some(frame) = frame else { break };
-            let frame = frame.map_err(|e| away(std::io::Error::other(e)))?;
-            let Ok(data) = frame.into_data() else { continue };
-            first.get_or_insert_with(Instant::now);
-            if (bytes.len() + data.len()) as u64 > most {
-                return Err(Error::corrupt(format!(
-                    "peer {} gives more than was asked for",
-                    self.name
-                )));
-            }
-            bytes.extend_from_slice(&data);
-        }
+        let (body, first) = body_of(&self.name, answer.into_body(), most).await?;
         let took = to_headers + first.map_or(Duration::ZERO, |first| first.elapsed());
-        Ok(PeerAnswer { body: bytes.freeze(), took })
+        Ok(PeerAnswer { body, took })
     }
 
     /// The chunk, and the peer's own time.
@@ -333,5 +350,33 @@ impl LinkSharer for PeerSource {
 impl std::fmt::Debug for PeerSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PeerSource({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{StreamExt, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use std::convert::Infallible;
+
+    /// A body of so many bytes, each of which comes half as long after the one before as it may.
+    fn dripping(bytes: usize) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        let drops = stream::iter(0..bytes).then(|_| async {
+            tokio::time::sleep(BODY / 2).await;
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x")))
+        });
+        StreamBody::new(Box::pin(drops))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_gives_a_byte_now_and_then_is_not_waited_for_longer_than_an_honest_one() {
+        let (whole, _) = body_of("a peer", dripping(5), 1 << 20).await.unwrap();
+        assert_eq!(whole.len(), 5);
+        let began = Instant::now();
+        let told = body_of("a peer", dripping(1000), 1 << 20).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
+        assert!(began.elapsed() < Duration::from_secs(100), "{:?}", began.elapsed());
     }
 }

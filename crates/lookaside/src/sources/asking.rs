@@ -325,7 +325,7 @@ impl Tracked {
     }
 
     /// Whether all of its turns are had by reads that nobody waits for any more: there is no waiting for one.
-    fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         self.source.reads_to_the_end()
             && self.turns.available_permits() == 0
             && self.waiting.load(Relaxed) == 0

@@ -105,6 +105,9 @@ impl Sources {
         answerer: Answerer,
     ) -> Option<Bytes> {
         let (tally, source) = (&tracked.tally, &tracked.source);
+        if tracked.is_stuck() {
+            return None;
+        }
         let (patience, reason) = match turn {
             MapTurn::AfterStore => (LAST_PATIENCE, AskReason::StoreSilent),
             MapTurn::BeforeStore if answerer == Answerer::Owner => {

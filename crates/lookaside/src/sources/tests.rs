@@ -410,6 +410,23 @@ async fn a_read_of_a_map_that_hangs_keeps_its_turn_and_waiting_for_one_is_no_fau
     assert_eq!(sources.map(id, MapTurn::AfterStore).await.as_ref(), Some(object));
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_map_waits_for_a_turn_of_a_medium_where_hung_reads_have_them_all() {
+    let maps = maps().await;
+    let key = with_maps(&maps, Manner::Hanging);
+    let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&key)]);
+    let (id, _) = &maps[0];
+    for _ in 0..TURNS {
+        assert_eq!(sources.map(id, MapTurn::AfterStore).await, None);
+    }
+    let began = Instant::now();
+    for turn in [MapTurn::BeforeStore, MapTurn::AfterStore].repeat(100) {
+        assert_eq!(sources.map(id, turn).await, None);
+    }
+    assert!(began.elapsed() < MS(10), "{:?}", began.elapsed());
+    assert_eq!(key.asked(), TURNS as u64);
+}
+
 /// A source whose reads have a thread, and wait in it until somebody sends something.
 #[derive(Debug)]
 struct Blocking(Arc<Fake>, Arc<Mutex<std::sync::mpsc::Receiver<()>>>);
