@@ -198,6 +198,14 @@ pub async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Resu
                 tokio::time::sleep(pause).await;
                 pause *= 2;
             }
+            // An earlier request of ours may have made it, whose answer was lost.
+            Err(e) if failure.kind() == ErrorKind::Conflict => {
+                let message = format!(
+                    "object {key} exists, and whose it is could not be read; see what is there, then try again: {}",
+                    e.message()
+                );
+                return Err(Error::unavailable(message).with_source(e));
+            }
             // Nothing landed, or nobody can tell: the first failure says why.
             Err(_) => return Err(failure),
         }
@@ -314,7 +322,7 @@ pub async fn list_all(backend: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Failing, FaultRates, Unreliable};
+    use crate::testing::{Failing, FaultRates, ScriptedStore, StoreCall, StoreFault, Unreliable};
     use object_store::memory::InMemory;
     use std::sync::Arc;
 
@@ -326,6 +334,20 @@ mod tests {
         assert_eq!(put("one").await.unwrap(), Created::Ours);
         assert_eq!(put("two").await.unwrap(), Created::Theirs);
         assert_eq!(put("one").await.unwrap(), Created::Ours, "a repeated request");
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_there_and_cannot_be_read_may_be_ours() {
+        let (memory, bytes) = (Arc::new(InMemory::new()), Bytes::from_static(b"content"));
+        // By a request whose answer was lost.
+        memory.put(&Path::from("new"), bytes.clone().into()).await.unwrap();
+        let backend = ScriptedStore::new(memory.clone(), |call| match call {
+            StoreCall::Get(_) => StoreFault::Fail(io::ErrorKind::ConnectionReset),
+            _ => StoreFault::None,
+        });
+        let error = put_new(&backend, "new", bytes.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert_eq!(put_new(&*memory, "new", bytes).await.unwrap(), Created::Ours);
     }
 
     #[tokio::test]

@@ -80,10 +80,13 @@ impl Store {
         if objects::head(&*backend, settings::KEY).await.is_ok() {
             return Err(taken(&*backend));
         }
+        let key_id = slots::key_id_of(master);
         // A slot before the store: there is never a store that nobody can open.
         let slot = slots::create(&*backend, &world, master, key).await?;
         let made = Self::claim(Arc::clone(&backend), settings, world).await;
-        if matches!(&made, Err(e) if e.kind() == ErrorKind::Conflict) {
+        if matches!(&made, Err(e) if e.kind() == ErrorKind::Conflict)
+            && is_anothers(&*backend, &key_id).await
+        {
             slots::delete(&*backend, slot).await?;
         }
         made
@@ -234,6 +237,18 @@ impl Store {
     /// The clock and the entropy that the store was opened with.
     pub fn world(&self) -> &World {
         &self.inner.world
+    }
+}
+
+/// Whether it can be read that the store in a backend is not the one of this master key.
+async fn is_anothers(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> bool {
+    let Ok(bytes) = objects::get(backend, settings::KEY, document::MAX_LEN).await else {
+        return false;
+    };
+    match Settings::decode(&bytes) {
+        Ok(Found::Open(_)) => true,
+        Ok(Found::Locked(locked)) => locked.key_id() != *key_id,
+        Err(_) => false,
     }
 }
 

@@ -126,6 +126,94 @@ async fn a_store_in_clear_has_no_keys() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
+/// A backend where somebody makes the store of these settings just before it is made; if that cuts it off, nothing can
+/// be read from then on.
+fn forestalled(backend: &Arc<InMemory>, by: &Settings, cuts_off: bool) -> Arc<ScriptedStore> {
+    let (place, bytes) = (backend.clone(), Bytes::from(by.encode().unwrap()));
+    let is_cut = AtomicBool::new(false);
+    let scripted = ScriptedStore::new(backend.clone(), move |call| match call {
+        StoreCall::Put(path) if *path == Path::from(crate::settings::KEY) => {
+            place.put(path, bytes.clone().into()).now_or_never().unwrap().unwrap();
+            is_cut.store(cuts_off, Ordering::Relaxed);
+            StoreFault::None
+        }
+        StoreCall::Get(_) if is_cut.load(Ordering::Relaxed) => {
+            StoreFault::Fail(io::ErrorKind::ConnectionReset)
+        }
+        _ => StoreFault::None,
+    });
+    Arc::new(scripted)
+}
+
+#[tokio::test]
+async fn a_store_that_was_made_although_nobody_could_tell_is_opened_by_its_key() {
+    let (backend, world, secret) = (Arc::default(), testing::world(1), passphrase("one"));
+    let settings = Settings::generate_encrypted(&*world.entropy).unwrap();
+    // By a first request, whose answer was lost.
+    let cut = forestalled(&backend, &settings, true);
+    let made = Store::create_encrypted(cut, settings, world, &new("first", &secret)).await;
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::Unavailable);
+    open(&backend, Some(&secret)).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_was_too_late_to_make_a_store_leaves_no_key_in_it() {
+    let (backend, world, secret) = (Arc::default(), testing::world(1), passphrase("one"));
+    let settings = Settings::generate_encrypted(&*world.entropy).unwrap();
+    let other = Settings::generate_encrypted(&*testing::world(2).entropy).unwrap();
+    let late = forestalled(&backend, &other, false);
+    let made = Store::create_encrypted(late, settings, world, &new("first", &secret)).await;
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::Conflict);
+    assert!(sequences(&*backend).await.unwrap().is_empty());
+}
+
+/// A backend that does not answer the first listing after the key slots with this number were written.
+fn silent_after(backend: &Arc<InMemory>, sequence: u64) -> Arc<ScriptedStore> {
+    let is_silent = AtomicBool::new(false);
+    let scripted = ScriptedStore::new(backend.clone(), move |call| match call {
+        StoreCall::Put(path) if *path == Path::from(key(sequence)) => {
+            is_silent.store(true, Ordering::Relaxed);
+            StoreFault::None
+        }
+        StoreCall::List(_) if is_silent.swap(false, Ordering::Relaxed) => {
+            StoreFault::Fail(io::ErrorKind::ConnectionReset)
+        }
+        _ => StoreFault::None,
+    });
+    Arc::new(scripted)
+}
+
+#[tokio::test]
+async fn a_key_whose_removal_was_interrupted_is_gone_when_it_is_repeated() {
+    let backend = Arc::new(InMemory::new());
+    let (one, bob) = (passphrase("one"), key_file(7));
+    let keys = create(&backend, 1, &one).await.unwrap().keys();
+    keys.add(&new("bob", &bob)).await.unwrap();
+    let silent = silent_after(&backend, 3);
+    let store = Store::open_with(silent, testing::world(9), async || Ok(Some(one))).await.unwrap();
+    let error = store.keys().remove("bob").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("old passphrase or key file"), "{error}");
+    assert_eq!(sequences(&*backend).await.unwrap(), [3, 2], "the old one opens a copy of 2");
+
+    assert_eq!(store.keys().remove("bob").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(sequences(&*backend).await.unwrap(), [3]);
+    assert_eq!(open(&backend, Some(&bob)).await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_key_that_takes_anothers_place_is_the_only_one_left_after_an_interruption() {
+    let backend = Arc::new(InMemory::new());
+    let (one, two, three) = (passphrase("one"), passphrase("two"), passphrase("three"));
+    create(&backend, 1, &one).await.unwrap();
+    let silent = silent_after(&backend, 2);
+    let store = Store::open_with(silent, testing::world(9), async || Ok(Some(one))).await.unwrap();
+    store.keys().rotate(&new("first", &two)).await.unwrap_err();
+    store.keys().rotate(&new("first", &three)).await.unwrap();
+    assert_eq!(sequences(&*backend).await.unwrap(), [3]);
+    open(&backend, Some(&three)).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_flipped_bit_or_a_cut_in_the_slots_never_opens_the_store_wrongly() {
     let backend = Arc::new(InMemory::new());
