@@ -3,7 +3,7 @@
 use crate::Store;
 use crate::name::check_name;
 use crate::slots::{
-    KeySlot, MAX_SLOTS, NewKey, SlotsDocument, StoredSlot, delete, key, key_id_of, newest,
+    KeySlot, MAX_SLOTS, NewKey, SlotsDocument, StoredSlot, delete, is_of, key, key_id_of, newest,
     sequences,
 };
 use block::{Error, Result, offload};
@@ -48,7 +48,7 @@ impl KeySlots {
     /// [`list`](Self::list).
     pub async fn add(&self, new: &NewKey<'_>) -> Result<KeySlot> {
         check_name("key slot", new.name)?;
-        let mut document = self.newest().await?;
+        let mut document = self.settled().await?;
         if document.slots.iter().any(|slot| slot.name == new.name) {
             return Err(Error::conflict(format!(
                 "key slot {:?} exists already; choose another name, or use \"sojourn store key \
@@ -73,7 +73,7 @@ impl KeySlots {
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is no such slot; and any error from [`add`](Self::add).
     pub async fn rotate(&self, new: &NewKey<'_>) -> Result<KeySlot> {
-        let mut document = self.newest().await?;
+        let mut document = self.settled().await?;
         let index = position(&document, new.name)?;
         let slot = self.wrap(new).await?;
         document.slots[index] = slot.clone();
@@ -81,12 +81,12 @@ impl KeySlots {
         Ok(slot.shown())
     }
 
-    /// Removes a slot.
+    /// Removes a slot. Repeated after an interruption, it deletes what that left, also when the slot itself is gone.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for the last one; and any error from [`rotate`](Self::rotate).
     pub async fn remove(&self, name: &str) -> Result<()> {
-        let mut document = self.newest().await?;
+        let mut document = self.settled().await?;
         let index = position(&document, name)?;
         if document.slots.len() == 1 {
             return Err(Error::invalid(format!(
@@ -100,6 +100,27 @@ impl KeySlots {
 
     async fn newest(&self) -> Result<SlotsDocument> {
         newest(self.store.backend(), &key_id_of(self.master()?)).await
+    }
+
+    /// The newest document, once those are deleted that an interrupted change has left before it: secrets that were
+    /// taken back open them. What cannot be deleted keeps nobody from changing the newest one, which deletes all before
+    /// it and says what it could not.
+    async fn settled(&self) -> Result<SlotsDocument> {
+        let document = self.newest().await?;
+        if let Err(error) = self.delete_before(document.sequence).await {
+            tracing::warn!(%error, "an old document of the store's keys cannot be deleted: secrets that were taken back open it");
+        }
+        Ok(document)
+    }
+
+    async fn delete_before(&self, newest: u64) -> Result<()> {
+        let (backend, key_id) = (self.store.backend(), key_id_of(self.master()?));
+        for sequence in sequences(backend).await? {
+            if sequence < newest && is_of(backend, sequence, &key_id).await? {
+                delete(backend, sequence).await?;
+            }
+        }
+        Ok(())
     }
 
     fn master(&self) -> Result<&[u8; 32]> {
@@ -140,21 +161,33 @@ impl KeySlots {
             Created::Theirs => return Err(changed()),
         }
         // Others may have changed them more than once since the listing, and deleted what stood
-        // there: then this one counts for nobody.
-        if sequences(&*backend).await?.first().is_some_and(|newest| *newest > document.sequence) {
+        // there: then this one counts for nobody. A document of another master key says nothing of
+        // that: were this one deleted for it, and by others those before it, none would be left.
+        if self.newest().await.map_err(unknown)?.sequence > document.sequence {
             delete(&*backend, document.sequence).await?;
             return Err(changed());
         }
         for sequence in before {
-            delete(&*backend, sequence).await.map_err(|e| {
-                e.context(
-                    "the new keys count, but the old ones could not be deleted, so that an old \
-                     passphrase or key file still opens a copy of them; delete the object",
-                )
-            })?;
+            delete(&*backend, sequence).await.map_err(left_behind)?;
         }
         Ok(())
     }
+}
+
+/// The error of what kept it from being seen whether the new document counts.
+fn unknown(e: Error) -> Error {
+    e.context(
+        "the new keys were written, and it is not known whether they count; look at them, and repeat the command: an old \
+         passphrase or key file may still open the store",
+    )
+}
+
+/// The error of what kept the documents before the newest one from being deleted.
+fn left_behind(e: Error) -> Error {
+    e.context(
+        "the new keys count, but the old ones could not be deleted, so that an old passphrase or key \
+         file still opens a copy of them; repeat the command, or delete the object",
+    )
 }
 
 fn position(document: &SlotsDocument, name: &str) -> Result<usize> {

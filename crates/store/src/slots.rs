@@ -285,6 +285,19 @@ pub(crate) async fn newest(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> Resu
     ))
 }
 
+/// Whether the document with this number is one of this master key. A damaged one is nobody's.
+pub(crate) async fn is_of(
+    backend: &dyn ObjectStore,
+    sequence: u64,
+    key_id: &[u8; 16],
+) -> Result<bool> {
+    match read(backend, &key(sequence)).await {
+        Ok(document) => Ok(document.key_id == hex(key_id)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// The master key of a store, opened with a secret; and the document that has it, wrapped.
 ///
 /// # Errors

@@ -3,10 +3,15 @@ use crate::slots::{self, FORM, hex};
 use crate::{Argon2Cost, Secret};
 use crate::{RefBody, RefKind, Settings, import, testing};
 use block::{ErrorKind, Memory};
+use bytes::Bytes;
+use futures::FutureExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
+use objects::testing::{ScriptedStore, StoreCall, StoreFault};
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn passphrase(text: &str) -> Secret {
     Secret::passphrase(text.to_owned()).unwrap()
@@ -118,14 +123,6 @@ async fn what_an_interrupted_creation_left_does_not_keep_the_next_from_being_ope
     assert_eq!(sequences(&*backend).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn a_store_in_clear_has_no_keys() {
-    let backend = Arc::new(InMemory::new());
-    let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
-    let error = store.keys().list().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-}
-
 /// A backend where somebody makes the store of these settings just before it is made; if that cuts it off, nothing can
 /// be read from then on.
 fn forestalled(backend: &Arc<InMemory>, by: &Settings, cuts_off: bool) -> Arc<ScriptedStore> {
@@ -212,6 +209,14 @@ async fn a_key_that_takes_anothers_place_is_the_only_one_left_after_an_interrupt
     store.keys().rotate(&new("first", &three)).await.unwrap();
     assert_eq!(sequences(&*backend).await.unwrap(), [3]);
     open(&backend, Some(&three)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_in_clear_has_no_keys() {
+    let backend = Arc::new(InMemory::new());
+    let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+    let error = store.keys().list().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
 #[tokio::test]
