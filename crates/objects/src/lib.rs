@@ -18,13 +18,14 @@
 //! | `requests` | [`get`], [`put_new`], [`put_content`], [`list`] and the like; what their errors mean |
 //! | `store_url` | [`open`]: from a URL to a backend |
 //! | `local` | [`local`](fn@local): a directory as a backend |
-//! | `attempts` | how long a single request may take |
+//! | `attempts` | a single request: made once, and ended by nobody but who waits for it |
 //! | `backends` | S3, Google, Azure, web servers: their URLs, and how they are opened |
 //! | `environment` | [`Environment`]: where credentials are |
 //! | `fault` | what a backend's error means |
 //! | [`layer`] | [`ObjectLayer`](layer::ObjectLayer): a backend over another one that says only what it changes |
 //! | `batch` | [`RangeBatches`]: several ranges in one request, each as it comes |
 //! | `patient` | [`Patience`]: trying again |
+//! | `uplink` | [`SLOWEST_LINK`]: how long writes may take that share a link |
 //! | `body`, `resumed` | an object, and a batch, that go on where their link broke |
 //! | `gathered` | joining reads |
 //! | `hint` | [`Hint`]: what a read wants of the layers in front of the backend |
@@ -73,6 +74,7 @@ mod staging;
 mod store_url;
 pub mod testing;
 mod turns;
+mod uplink;
 
 pub use amount::Amount;
 pub use arm::DiskReadOrder;
@@ -84,7 +86,7 @@ pub use hint::Hint;
 pub use link_pace::LinkTime;
 pub use local::{create_local, local, local_ordered};
 pub use local_disk::{PieceCounters, PieceOptions};
-pub use patient::{Patience, RetryCounters, SLOWEST_LINK};
+pub use patient::{Patience, RetryCounters};
 pub use pieces::KeepSettings;
 pub use requests::{
     Created, create_content, delete, durable_head, error, get, get_range, get_range_with,
@@ -95,3 +97,4 @@ pub use staging::sweep_staging;
 pub use store_url::{
     Link, OpenStoreOptions, Opened, check_url, create, exact, is_remote, layered, open, patient,
 };
+pub use uplink::SLOWEST_LINK;

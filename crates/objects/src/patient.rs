@@ -10,6 +10,7 @@ use super::batch::RangeBatches;
 use super::fault::{self, Retryability};
 use super::layer::object_layer;
 use super::link_pace::LinkPace;
+use super::uplink::{SLOWEST_LINK, SLOWEST_TO_BUCKET, Uplink};
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -32,10 +33,6 @@ use tokio::time::{Instant, timeout};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The slowest link over which an object is still written in one attempt, in bytes in a second, where the backend
-/// itself gives up one that stands still. An attempt that takes longer than it may is made again from its first byte,
-/// and would never end.
-pub const SLOWEST_LINK: u64 = 4 << 10;
 /// How many times as long as usual an answer may wait for others.
 const BEHIND: u32 = 6;
 /// Removals at the same time.
@@ -48,8 +45,8 @@ pub struct Patience {
     pub give_up: Duration,
     /// The longest that a read may stand still, and that one listing may take.
     pub read: Duration,
-    /// The longest that one writing attempt may take; where the backend gives up one that stands still, beside what
-    /// its bytes take over the slowest link.
+    /// The longest that one writing attempt may take; over a network, beside what its bytes and those that are written
+    /// at the same time take over the [slowest link](crate::SLOWEST_LINK).
     pub write: Duration,
 }
 
@@ -83,6 +80,8 @@ pub(crate) struct Patient {
     batches: Option<Arc<dyn RangeBatches>>,
     /// When something came last of any read.
     moved: Arc<Mutex<Option<Instant>>>,
+    /// What is being written to it; `None` for a directory.
+    uplink: Option<Arc<Uplink>>,
 }
 
 /// Attempts at something, since the first one.
@@ -119,7 +118,13 @@ impl LiveRetryCounters {
 impl Patient {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
         let (tally, reads, moved) = (Arc::default(), Arc::default(), Arc::default());
-        Self { inner, patience, tally, reads, batches: None, moved }
+        let uplink = Some(Arc::new(Uplink::of(SLOWEST_TO_BUCKET)));
+        Self { inner, patience, tally, reads, batches: None, moved, uplink }
+    }
+
+    /// The same for a directory: one that hangs is to be noticed, however much is written there.
+    pub(crate) fn of_directory(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
+        Self { uplink: None, ..Self::new(inner, patience) }
     }
 
     /// The same for a backend that answers several ranges of an object in one request. One request for each would
@@ -127,7 +132,9 @@ impl Patient {
     /// as something comes each time, nobody gives up.
     pub(crate) fn batching(inner: Arc<dyn RangeBatches>, patience: Patience) -> Self {
         let batches = Some(Arc::clone(&inner));
-        Self { batches, ..Self::new(inner, patience) }
+        // It gives up what stands still.
+        let uplink = Some(Arc::new(Uplink::of(SLOWEST_LINK)));
+        Self { batches, uplink, ..Self::new(inner, patience) }
     }
 
     pub(super) fn batches(&self) -> Option<&dyn RangeBatches> {
@@ -138,10 +145,16 @@ impl Patient {
         self.patience
     }
 
-    /// The longest that one attempt to write so many bytes may take: a directory that hangs is to be noticed.
-    fn writing(&self, bytes: usize) -> Duration {
-        let over_a_thin_link = self.batches.as_ref().map_or(0, |_| bytes as u64 / SLOWEST_LINK);
-        self.patience.write + Duration::from_secs(over_a_thin_link)
+    /// One attempt to write so many bytes.
+    async fn write<T>(&self, bytes: usize, attempt: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = self.patience.write;
+        match &self.uplink {
+            Some(uplink) => uplink
+                .within(limit, bytes as u64, attempt)
+                .await
+                .unwrap_or_else(|waited| Err(silence(waited))),
+            None => limited(limit, attempt).await,
+        }
     }
 
     /// A request for something to read is made.
@@ -174,8 +187,7 @@ impl Patient {
             let others_come = self.moved.lock().is_some_and(|moved| moved.elapsed() < limit);
             let waits = self.batches.is_some() && others_come && began.elapsed() < limit * BEHIND;
             if !waits {
-                let why = format!("no answer in {} s", began.elapsed().as_secs());
-                return Err(failure(ErrorKind::TimedOut, why));
+                return Err(silence(began.elapsed()));
             }
         }
     }
@@ -212,18 +224,13 @@ impl Patient {
     async fn persist<T, F: Future<Output = Result<T>> + Send>(
         &self,
         what: &str,
-        limit: Duration,
         attempt: impl Fn() -> F + Send,
     ) -> Result<T> {
         let mut attempts = Attempts::begin();
         loop {
-            let failed = match timeout(limit, attempt()).await {
-                Ok(Ok(done)) => return Ok(done),
-                Ok(Err(e)) => e,
-                Err(_) => {
-                    let why = format!("no answer in {} s", limit.as_secs());
-                    failure(ErrorKind::TimedOut, why)
-                }
+            let failed = match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(e) => e,
             };
             self.after(&mut attempts, what, failed).await?;
         }
@@ -264,6 +271,16 @@ impl Patient {
     }
 }
 
+/// The outcome of an attempt that may take so long.
+async fn limited<T>(limit: Duration, attempt: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(limit, attempt).await.unwrap_or_else(|_| Err(silence(limit)))
+}
+
+/// The failure of an attempt that was waited for so long.
+fn silence(waited: Duration) -> Error {
+    failure(ErrorKind::TimedOut, format!("no answer in {} s", waited.as_secs()))
+}
+
 pub(super) fn failure(kind: ErrorKind, why: String) -> Error {
     Error::Generic { store: "network", source: std::io::Error::new(kind, why).into() }
 }
@@ -296,9 +313,9 @@ impl super::layer::ObjectLayer for Patient {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        let limit = self.writing(payload.content_length());
-        self.persist(location.as_ref(), limit, || {
-            self.inner.put_opts(location, payload.clone(), opts.clone())
+        let bytes = payload.content_length();
+        self.persist(location.as_ref(), || {
+            self.write(bytes, self.inner.put_opts(location, payload.clone(), opts.clone()))
         })
         .await
     }
@@ -306,8 +323,9 @@ impl super::layer::ObjectLayer for Patient {
     /// The body is read here, so that one which breaks off is asked for again.
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if options.head {
-            let head = || self.inner.get_opts(location, options.clone());
-            return self.persist(location.as_ref(), self.patience.read, head).await;
+            let limit = self.patience.read;
+            let head = || limited(limit, self.inner.get_opts(location, options.clone()));
+            return self.persist(location.as_ref(), head).await;
         }
         self.body(location, &options).await
     }
@@ -331,7 +349,8 @@ impl super::layer::ObjectLayer for Patient {
                 async move {
                     let location = location?;
                     let limit = this.patience.write;
-                    this.persist(location.as_ref(), limit, || this.remove(&location)).await?;
+                    let removal = || limited(limit, this.remove(&location));
+                    this.persist(location.as_ref(), removal).await?;
                     Ok(location)
                 }
             })
@@ -345,9 +364,8 @@ impl super::layer::ObjectLayer for Patient {
             let what = prefix.as_ref().map_or("", |prefix| prefix.as_ref());
             // A long listing is many requests: the limit of one is not that of all.
             let limit = this.patience.read * 30;
-            let found: Vec<ObjectMeta> = this
-                .persist(what, limit, || this.inner.list(prefix.as_ref()).try_collect())
-                .await?;
+            let all = || limited(limit, this.inner.list(prefix.as_ref()).try_collect());
+            let found: Vec<ObjectMeta> = this.persist(what, all).await?;
             Ok::<_, Error>(stream::iter(found.into_iter().map(Ok)))
         };
         stream::once(listing).try_flatten().boxed()
@@ -356,7 +374,7 @@ impl super::layer::ObjectLayer for Patient {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let what = prefix.map_or("", |prefix| prefix.as_ref());
         let limit = self.patience.read;
-        self.persist(what, limit, || self.inner.list_with_delimiter(prefix)).await
+        self.persist(what, || limited(limit, self.inner.list_with_delimiter(prefix))).await
     }
 }
 
@@ -364,12 +382,31 @@ impl super::layer::ObjectLayer for Patient {
 mod tests {
     use super::*;
     use crate::testing::{FaultRates, ScriptedStore, StoreCall, StoreFault, Unreliable};
+    use crate::{OpenStoreOptions, layered};
+    use futures::future::join_all;
     use object_store::PutMode;
     use object_store::memory::InMemory;
+
+    /// Bytes of a full pack.
+    const PACK: usize = 8 << 20;
 
     fn rig(faults: FaultRates, patience: Patience) -> (Unreliable, Patient) {
         let unreliable = Unreliable::new(Arc::new(InMemory::new()), 7, faults);
         (unreliable.clone(), Patient::new(Arc::new(unreliable), patience))
+    }
+
+    /// A link that takes so long for each object that is written.
+    fn thin(takes: Duration) -> ScriptedStore {
+        ScriptedStore::new(Arc::new(InMemory::new()), move |call| match call {
+            StoreCall::Put(_) => StoreFault::Delay(takes),
+            _ => StoreFault::None,
+        })
+    }
+
+    /// A bucket as it is opened.
+    fn bucket(link: &ScriptedStore) -> Arc<dyn ObjectStore> {
+        let options = OpenStoreOptions::default();
+        layered(Arc::new(link.clone()), "s3://test", &options, |patient| patient).backend
     }
 
     #[tokio::test(start_paused = true)]
@@ -436,18 +473,43 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_object_may_take_as_long_as_a_thin_link_needs_for_it() {
-        let (pack, path) = (vec![7; 8 << 20], Path::from("packs/one"));
-        // 100 kb/s.
-        let takes = Duration::from_secs(pack.len() as u64 / 12_500);
-        let thin = ScriptedStore::new(Arc::new(InMemory::new()), move |call| match call {
-            StoreCall::Put(_) => StoreFault::Delay(takes),
-            _ => StoreFault::None,
-        });
-        let patient = Patient::batching(Arc::new(thin.clone()), Patience::COMMAND);
-        patient.put(&path, pack.into()).await.unwrap();
-        assert_eq!(thin.calls.log().asked, [StoreCall::Put(path.clone())], "it is sent once");
-        // What is short is soon found not to get through.
-        patient.put(&path, "x".into()).await.unwrap_err();
+        let path = Path::from("packs/one");
+        // 260 and 100 kb/s.
+        for (is_bucket, speed) in [(true, 33_000), (false, 12_500)] {
+            let link = thin(Duration::from_secs(PACK as u64 / speed));
+            let backend: Arc<dyn ObjectStore> = match is_bucket {
+                true => bucket(&link),
+                false => Arc::new(Patient::batching(Arc::new(link.clone()), Patience::COMMAND)),
+            };
+            backend.put(&path, vec![7; PACK].into()).await.unwrap();
+            assert_eq!(link.calls.log().asked, [StoreCall::Put(path.clone())], "it is sent once");
+            // What is short is soon found not to get through.
+            backend.put(&path, "x".into()).await.unwrap_err();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_that_share_a_thin_link_may_take_as_long_as_it_needs_for_all_of_them() {
+        let link = thin(Duration::from_secs(4 * PACK as u64 / SLOWEST_TO_BUCKET));
+        let bucket = bucket(&link);
+        let put = |name: &'static str| {
+            let (bucket, path) = (&bucket, Path::from(name));
+            async move { bucket.put(&path, vec![7; PACK].into()).await }
+        };
+        for sent in join_all(["packs/a", "packs/b", "packs/c", "packs/d"].map(put)).await {
+            sent.unwrap();
+        }
+        assert_eq!(link.calls.log().asked.len(), 4, "each is sent once");
+        put("packs/alone").await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_hangs_is_given_up_soon_however_much_is_written() {
+        let hangs = Arc::new(thin(Duration::from_secs(3600)));
+        let patient = Patient::of_directory(hangs, Patience::COMMAND);
+        let start = Instant::now();
+        patient.put(&Path::from("packs/one"), vec![7; PACK].into()).await.unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(125), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

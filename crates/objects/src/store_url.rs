@@ -185,7 +185,8 @@ pub fn open(url: &str, options: &OpenStoreOptions) -> Result<Opened> {
     match StoreUrl::of(url)? {
         StoreUrl::Directory(path) if options.is_distant => {
             let bare = Arc::new(Mounted::at(path)?);
-            Ok(layered(bare, url, options, |patient| patient))
+            let patient = Patient::of_directory(bare, options.patience);
+            Ok(in_front_of(patient, url, options, |patient| patient))
         }
         StoreUrl::Directory(path) => {
             let (backend, reads) = local_metered(path, &options.order)?;
@@ -226,7 +227,16 @@ pub fn layered(
     options: &OpenStoreOptions,
     inner: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
 ) -> Opened {
-    let patient = Patient::new(bare, options.patience);
+    in_front_of(Patient::new(bare, options.patience), place, options, inner)
+}
+
+/// The layers in front of the one that tries again; the rest as for [`layered`].
+fn in_front_of(
+    patient: Patient,
+    place: &str,
+    options: &OpenStoreOptions,
+    inner: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
+) -> Opened {
     let link = Link::of(&patient);
     let gathered = Gathered::new(inner(Arc::new(patient)));
     if !options.is_scattered {
