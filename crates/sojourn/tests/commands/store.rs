@@ -110,6 +110,48 @@ fn a_copy_makes_its_store_but_not_one_in_clear_of_what_is_encrypted() {
 }
 
 #[test]
+fn what_is_encrypted_is_not_copied_in_clear_to_where_a_key_was_given_for() {
+    let (secret, clear, golden) = (Lab::empty(), Lab::empty(), Lab::with_image().0);
+    std::fs::write(secret.path("key"), [7; 32]).unwrap();
+    secret.line("--key-file key init --encrypt").ok();
+    secret.file("one.raw", &crate::common::content(4096, 1));
+    secret.line("--key-file key image import one.raw debian").ok();
+    std::fs::create_dir(secret.path("usb")).unwrap();
+    let usb = secret.path("usb/store");
+    clear.line(&format!("init --store {}", usb.display())).ok();
+    let line =
+        format!("--key-file key store copy {} usb/store", secret.home().join("store").display());
+    let says = ["usb/store", "not encrypted", "--to-key-file names key"];
+    secret.line(&format!("{line} --to-key-file key")).fails(9, &says);
+    assert!(crate::common::listing(&usb.join("refs/image")).is_empty());
+    secret.line(&line).ok();
+    // The home knows that its own store is an encrypted one.
+    let config = clear.home().join("sojourn.toml");
+    let settings = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("key_file = \"store.key\"\n{settings}")).unwrap();
+    let from = golden.home().join("store");
+    let line = format!("store copy {} file://{}", from.display(), usb.display());
+    clear.line(&line).fails(9, &["not encrypted", "store.key"]);
+}
+
+#[test]
+fn a_version_that_cannot_be_copied_keeps_no_other_from_it() {
+    let ((lab, _), other) = (Lab::with_image(), Lab::new());
+    let content = crate::common::content(4096, 2);
+    lab.file("one.raw", &content);
+    lab.line("image import one.raw ubuntu").ok();
+    other.file("other.raw", &crate::common::content(4096, 9));
+    other.line("image import other.raw debian:1").ok();
+    let (from, to) = (lab.home().join("store"), other.home().join("store"));
+    let line = format!("store copy {} {}", from.display(), to.display());
+    for _ in 0..2 {
+        other.line(&line).fails(4, &["1 of 2 versions were not copied", "copying image debian:1"]);
+    }
+    other.line("image export ubuntu out.raw").ok();
+    assert!(std::fs::read(other.path("out.raw")).unwrap() == content);
+}
+
+#[test]
 fn any_number_of_versions_is_copied_between_two_encrypted_stores() {
     let (lab, other) = (Lab::empty(), Lab::empty());
     std::fs::write(lab.path("from.key"), [5; 32]).unwrap();

@@ -33,7 +33,8 @@ Examples:
   sojourn store copy /srv/golden s3://golden/store debian:3 ubuntu:1
 
 Either store may be encrypted. A copy that was interrupted is repeated with the same command; what
-the other store has is not stored again. Disks and snapshots are not copied: commit them first.")]
+the other store has is not stored again. A version that cannot be copied keeps no other from it.
+Disks and snapshots are not copied: commit them first.")]
     Copy(copy::Args),
     /// Write the listing that readers through a plain web server go by
     #[command(after_help = "\
