@@ -1,4 +1,5 @@
-//! A disk whose kernel is looked for. The input is its first bytes; the rest are zeroes.
+//! A disk whose kernel is looked for: tables, ext4, FAT, unified kernels. The input is its first bytes; the rest are
+//! zeroes.
 #![no_main]
 
 use block::{Device, Durability, Memory, Span};
@@ -12,6 +13,7 @@ const SIZE: u64 = 4 << 20;
 fuzz_target!(|data: &[u8]| {
     let _ = netboot::kernel::entry::of_grub(&String::from_utf8_lossy(data));
     let _ = netboot::kernel::entry::of_specification("x.conf", &String::from_utf8_lossy(data));
+    let _ = netboot::kernel::uki::sections(data);
     let data = &data[..data.len().min(SIZE as usize)];
     sojourn_fuzz::block_on(async {
         let disk = Memory::new(SIZE);

@@ -60,6 +60,11 @@ pub fn of_grub(text: &str) -> Option<BootEntry> {
     entry.filter(BootEntry::is_plain)
 }
 
+/// The parameters of a command line that is handed on as it stands.
+pub fn of_command_line(text: &str) -> Vec<String> {
+    text.split_whitespace().map(|word| word.replace(['"', '\''], "")).collect()
+}
+
 /// The newest kernel of a directory, by the names that Debian, Fedora and others use.
 pub fn of_names(directory: &str, names: &[String]) -> Option<BootEntry> {
     let versions = names.iter().filter_map(|name| name.strip_prefix("vmlinuz-"));

@@ -1,29 +1,18 @@
 //! From a disk to its kernel.
 
 use super::BootFile;
-use super::entry::{self, BootEntry};
-use super::partitions::{self, DiskPart};
+use super::file_systems::{self, FoundPart};
+use super::given::{GivenFile, GivenFiles, GivenKernel};
+use super::look::{self, BootPiece, BootPlan};
+use super::partitions;
+use super::root::{self, Root, unsupported};
 use super::source::DiskBytes;
-use super::tree::{self, FileTree};
+use super::tree::{FileTree, LONGEST_INITRD, LONGEST_KERNEL};
 use block::{Device, Error, Result};
 use bytes::Bytes;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-
-/// The longest kernel, in bytes.
-const LONGEST_KERNEL: u64 = 128 << 20;
-/// The longest initial RAM disk.
-const LONGEST_INITRD: u64 = 512 << 20;
-/// The most entries of the Boot Loader Specification that are looked at.
-const MOST_ENTRIES: usize = 64;
-
-/// Where entries of the Boot Loader Specification lie.
-const ENTRIES: [&str; 2] = ["/loader/entries", "/boot/loader/entries"];
-/// Where GRUB's configuration lies.
-const GRUB: [&str; 4] =
-    ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg", "/grub/grub.cfg", "/grub2/grub.cfg"];
-/// Where kernels lie.
-const DIRECTORIES: [&str; 2] = ["/boot", ""];
 
 /// Parameters that are of another way to start, and would only make the kernel wait.
 const DROPPED: [&str; 10] = [
@@ -54,41 +43,49 @@ pub struct NbdRoot {
     pub dracut_module: bool,
 }
 
+/// Where the files of a boot are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BootOrigin {
+    /// In the disk's part of this number; 0 is the whole disk.
+    Part(u32),
+    /// In a directory of this machine.
+    Given(PathBuf),
+}
+
 /// What a disk would start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootFiles {
-    /// The part with the kernel; 0 is the whole disk.
-    part: u32,
-    /// The part with the root file system; 0 is the whole disk.
-    root: u32,
-    entry: BootEntry,
+    origin: BootOrigin,
+    root: Root,
+    boot: BootPlan,
     nbd_root: NbdRoot,
     /// The lengths that the kernel and the initial RAM disk had.
     lengths: [u64; 2],
 }
 
 impl BootFiles {
-    /// The root file system on a disk that the kernel calls `disk`, such as `/dev/nbd0`.
+    /// The kernel's parameter `root` for a disk that it calls `disk`, such as `/dev/nbd0`.
     pub fn root(&self, disk: &str) -> String {
-        match self.root {
-            0 => disk.to_owned(),
-            number => format!("{disk}p{number}"),
+        match &self.root {
+            Root::Part(0) => disk.to_owned(),
+            Root::Part(number) => format!("{disk}p{number}"),
+            Root::Named(name) => name.clone(),
         }
     }
 
     /// The kernel's parameters but for its root.
     pub fn arguments(&self) -> &[String] {
-        &self.entry.arguments
+        &self.boot.arguments
     }
 
-    /// The path of the kernel.
+    /// The path of the kernel, or of what has it.
     pub fn kernel(&self) -> &str {
-        &self.entry.kernel
+        &self.boot.kernel.path
     }
 
     /// Whether there is an initial RAM disk.
     pub fn has_initrd(&self) -> bool {
-        !self.entry.initrds.is_empty()
+        !self.boot.initrds.is_empty()
     }
 
     /// What the initial RAM disk can make of a root over NBD.
@@ -123,29 +120,46 @@ impl BootFiles {
     }
 
     fn read_from(&self, disk: &DiskBytes, which: BootFile, front: &[u8]) -> Result<Bytes> {
-        let parts = partitions::read(disk)?;
-        let part = parts.iter().find(|part| part.number == self.part);
-        let tree = part.map(|part| tree::open(disk, part)).transpose()?.flatten();
-        let tree = tree.ok_or_else(|| Error::not_found("the disk was divided anew meanwhile"))?;
+        let tree: Box<dyn FileTree> = match &self.origin {
+            BootOrigin::Given(directory) => Box::new(GivenFiles::of(directory)),
+            BootOrigin::Part(number) => {
+                let parts = partitions::read(disk)?;
+                let part = parts.iter().find(|part| part.number == *number);
+                let tree = part.map(|part| file_systems::open(disk, part)).transpose()?.flatten();
+                tree.ok_or_else(|| Error::not_found("the disk was divided anew meanwhile"))?
+            }
+        };
         let longest = self.length(which).saturating_add(joined(front.len() as u64));
         let mut all = Vec::new();
         all.reserve_exact(longest as usize);
         all.extend_from_slice(front);
-        for path in paths(&self.entry, which) {
+        for piece in pieces(&self.boot, which) {
             all.resize(joined(all.len() as u64) as usize, 0);
             let room = longest.saturating_sub(all.len() as u64);
-            if !tree.append(path, room, &mut all)? {
-                return Err(Error::not_found(format!("{path} is not on the disk any more")));
+            if !append(tree.as_ref(), piece, room, &mut all)? {
+                return Err(Error::not_found(format!("{} is not there any more", piece.path)));
             }
         }
         Ok(all.into())
     }
 }
 
-fn paths(entry: &BootEntry, which: BootFile) -> &[String] {
+fn pieces(boot: &BootPlan, which: BootFile) -> &[BootPiece] {
     match which {
-        BootFile::Kernel => std::slice::from_ref(&entry.kernel),
-        BootFile::Initrd => &entry.initrds,
+        BootFile::Kernel => std::slice::from_ref(&boot.kernel),
+        BootFile::Initrd => &boot.initrds,
+    }
+}
+
+/// Appends a piece of at most so many bytes; `false` when its file is not there.
+fn append(tree: &dyn FileTree, piece: &BootPiece, room: u64, to: &mut Vec<u8>) -> Result<bool> {
+    let path = &piece.path;
+    match &piece.range {
+        None => tree.append(path, room, to),
+        Some(range) if range.end - range.start <= room => {
+            tree.append_range(path, range.clone(), to)
+        }
+        Some(_) => Err(Error::invalid(format!("a part of {path} has more than {room} bytes"))),
     }
 }
 
@@ -155,11 +169,15 @@ fn joined(length: u64) -> u64 {
     length.checked_next_multiple_of(4).unwrap_or(u64::MAX)
 }
 
-/// How long what is read of an entry will be.
-fn length(tree: &dyn FileTree, entry: &BootEntry, which: BootFile) -> Result<u64> {
+/// How long what is read will be.
+fn length(tree: &dyn FileTree, boot: &BootPlan, which: BootFile) -> Result<u64> {
     let mut all = 0;
-    for path in paths(entry, which) {
-        all = joined(all).saturating_add(tree.length(path)?.unwrap_or(0));
+    for piece in pieces(boot, which) {
+        let length = match &piece.range {
+            Some(range) => range.end - range.start,
+            None => tree.length(&piece.path)?.unwrap_or(0),
+        };
+        all = joined(all).saturating_add(length);
     }
     Ok(all)
 }
@@ -170,145 +188,63 @@ fn length(tree: &dyn FileTree, entry: &BootEntry, which: BootFile) -> Result<u64
 /// [`Unsupported`](block::ErrorKind::Unsupported) with the way out when nothing is found, and any error from the
 /// device.
 pub async fn find(device: Arc<dyn Device>) -> Result<BootFiles> {
+    with_parts(device, |parts| {
+        let none = "no kernel was found on it, or it is in a file system that is not known here";
+        let choice = look::first_choice(parts)?.ok_or_else(|| unsupported(none))?;
+        complete(parts, BootOrigin::Part(choice.part), choice.tree, choice.boot)
+    })
+    .await
+}
+
+/// The same with a kernel that was given, for the root of the disk.
+///
+/// # Errors
+/// [`Unsupported`](block::ErrorKind::Unsupported) when nothing says which root that is, and any error from the device
+/// and from looking at what was given.
+pub async fn find_given(device: Arc<dyn Device>, given: GivenKernel) -> Result<BootFiles> {
+    with_parts(device, move |parts| {
+        let files = GivenFiles::of(&given.directory);
+        let piece = |file: GivenFile| BootPiece { path: file.file, range: None };
+        let boot = BootPlan {
+            kernel: piece(given.kernel),
+            initrds: given.initrd.into_iter().map(piece).collect(),
+            arguments: given.append,
+        };
+        complete(parts, BootOrigin::Given(given.directory), &files, boot)
+    })
+    .await
+}
+
+async fn with_parts(
+    device: Arc<dyn Device>,
+    work: impl FnOnce(&[FoundPart]) -> Result<BootFiles> + Send + 'static,
+) -> Result<BootFiles> {
     let runtime = Handle::current();
-    block::offload(move || find_on(&DiskBytes::new(device, runtime))).await
+    block::offload(move || work(&file_systems::all(&DiskBytes::new(device, runtime))?)).await
 }
 
-type ReadablePart = (DiskPart, Box<dyn FileTree>);
-
-fn find_on(disk: &DiskBytes) -> Result<BootFiles> {
-    let mut trees: Vec<ReadablePart> = Vec::new();
-    for part in partitions::read(disk)? {
-        if let Some(tree) = tree::open(disk, &part)? {
-            trees.push((part, tree));
-        }
-    }
-    let mut found = None;
-    for (part, tree) in &trees {
-        let tree = tree.as_ref();
-        if let Some(entry) = look(tree)? {
-            let lengths = [BootFile::Kernel, BootFile::Initrd];
-            let [kernel, initrd] = lengths.map(|which| length(tree, &entry, which));
-            found = Some((part.number, entry, [kernel?, initrd?]));
-            break;
-        }
-    }
-    let Some((part, mut entry, lengths)) = found else {
-        return Err(unsupported(
-            "no kernel was found on it, or it is in a file system that is not known here",
-        ));
+fn complete(
+    parts: &[FoundPart],
+    origin: BootOrigin,
+    tree: &dyn FileTree,
+    mut boot: BootPlan,
+) -> Result<BootFiles> {
+    let lengths = [BootFile::Kernel, BootFile::Initrd];
+    let [kernel, initrd] = lengths.map(|which| length(tree, &boot, which));
+    let lengths = [kernel?, initrd?];
+    let (part, is_given) = match &origin {
+        BootOrigin::Part(number) => (Some(*number), false),
+        BootOrigin::Given(_) => (None, true),
     };
-    let root = root_of(&trees, part, &entry.arguments)?;
-    entry.arguments.retain(|word| !DROPPED.iter().any(|dropped| word.starts_with(dropped)));
-    let system = trees.iter().find(|(part, _)| part.number == root);
-    let has =
-        |path: &str| !entry.initrds.is_empty() && system.is_some_and(|(_, tree)| tree.has(path));
-    let nbd_root =
-        NbdRoot { boot_script: has(INITRAMFS_TOOLS), dracut_module: DRACUT.into_iter().all(has) };
-    Ok(BootFiles { part, root, entry, nbd_root, lengths })
-}
-
-fn unsupported(why: &str) -> Error {
-    Error::unsupported(format!(
-        "the disk cannot be started by its kernel: {why}; use --method iscsi"
-    ))
-}
-
-/// What is started from a file system, if anything.
-fn look(tree: &dyn FileTree) -> Result<Option<BootEntry>> {
-    let whole = |entry: &BootEntry| {
-        tree.has(&entry.kernel) && entry.initrds.iter().all(|initrd| tree.has(initrd))
-    };
-    let mut newest: Option<(String, BootEntry)> = None;
-    for directory in ENTRIES {
-        let names = tree.names(directory)?;
-        for name in names.iter().filter(|name| name.ends_with(".conf")).take(MOST_ENTRIES) {
-            let Some(text) = text(tree, &format!("{directory}/{name}"))? else { continue };
-            let Some(found) = entry::of_specification(name, &text) else { continue };
-            let newer = newest
-                .as_ref()
-                .is_none_or(|(version, _)| entry::by_version(version, &found.0).is_lt());
-            if newer && whole(&found.1) {
-                newest = Some(found);
-            }
-        }
-    }
-    if let Some((_, entry)) = newest {
-        return Ok(Some(entry));
-    }
-    for path in GRUB {
-        let Some(text) = text(tree, path)? else { continue };
-        if let Some(entry) = entry::of_grub(&text).filter(whole) {
-            return Ok(Some(entry));
-        }
-    }
-    for directory in DIRECTORIES {
-        let names = tree.names(if directory.is_empty() { "/" } else { directory })?;
-        if let Some(entry) = entry::of_names(directory, &names).filter(whole) {
-            return Ok(Some(entry));
-        }
-    }
-    Ok(None)
-}
-
-fn text(tree: &dyn FileTree, path: &str) -> Result<Option<String>> {
-    let mut bytes = Vec::new();
-    let is_there = tree.append(path, entry::LONGEST, &mut bytes)?;
-    Ok(is_there.then(|| String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-/// The part with the root file system: what the parameter `root=` names, or else the first that has `/etc`.
-fn root_of(trees: &[ReadablePart], kernel: u32, arguments: &[String]) -> Result<u32> {
-    // The last one counts.
-    let named = arguments.iter().rev().find_map(|word| word.strip_prefix("root="));
-    let Some(named) = named else {
-        let own = trees.iter().find(|(part, tree)| part.number == kernel && tree.has("/etc"));
-        let any = own.or_else(|| trees.iter().find(|(_, tree)| tree.has("/etc")));
-        let (part, _) = any.ok_or_else(|| unsupported("its root file system was not found"))?;
-        return Ok(part.number);
-    };
-    let is = |(part, tree): &&ReadablePart| match named.split_once('=') {
-        Some(("PARTUUID", uuid)) => {
-            part.uuid.as_deref() == Some(uuid.to_ascii_lowercase().as_str())
-        }
-        Some(("UUID", uuid)) => tree.uuid() == uuid.to_ascii_lowercase(),
-        Some(("LABEL", label)) => tree.label() == label,
-        _ => numbered(named) == Some(part.number),
-    };
-    match trees.iter().find(is) {
-        Some((part, _)) => Ok(part.number),
-        None => Err(unsupported(&format!(
-            "its root {named} is not among the file systems that are known here"
-        ))),
-    }
-}
-
-/// The number in the name of a partition: 2 in `/dev/sda2`, `/dev/vda2`, `/dev/nvme0n1p2`.
-fn numbered(device: &str) -> Option<u32> {
-    let name = device.strip_prefix("/dev/")?;
-    let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let number = name[digits.len()..].parse().ok()?;
-    let known = ["sd", "vd", "hd", "xvd"].iter().any(|kind| name.starts_with(kind));
-    let counted = ["nvme", "mmcblk", "nbd"].iter().any(|kind| name.starts_with(kind))
-        && digits.ends_with('p');
-    (known || counted).then_some(number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::numbered;
-
-    #[test]
-    fn partitions_are_known_by_the_names_of_devices() {
-        for (name, number) in [
-            ("/dev/sda1", Some(1)),
-            ("/dev/nvme0n1p12", Some(12)),
-            ("/dev/nvme0n1", None),
-            ("/dev/mapper/root", None),
-            ("/dev/md0", None),
-            ("sda1", None),
-        ] {
-            assert_eq!(numbered(name), number, "{name}");
-        }
-    }
+    let root = root::find(parts, part, &boot.arguments, is_given)?;
+    boot.arguments.retain(|word| !DROPPED.iter().any(|dropped| word.starts_with(dropped)));
+    let system = parts.iter().find(|found| root == Root::Part(found.part.number));
+    let system = system.and_then(FoundPart::tree);
+    let has_initrd = !boot.initrds.is_empty();
+    let has = |path: &str| has_initrd && system.is_some_and(|tree| tree.has(path));
+    // Nobody can say whose it is then, and the script does no harm to others.
+    let is_anybodys = has_initrd && (is_given || system.is_none());
+    let boot_script = is_anybodys || has(INITRAMFS_TOOLS);
+    let nbd_root = NbdRoot { boot_script, dracut_module: DRACUT.into_iter().all(has) };
+    Ok(BootFiles { origin, root, boot, nbd_root, lengths })
 }

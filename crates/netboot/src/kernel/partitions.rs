@@ -2,7 +2,7 @@
 //! the second copy of its table at its old end, and starts all the same.
 
 use super::source::DiskBytes;
-use block::Result;
+use block::{Error, Result};
 
 /// The most entries of a table that are looked at.
 const MOST: u32 = 128;
@@ -19,6 +19,38 @@ pub struct DiskPart {
     pub length: u64,
     /// What the kernel calls its PARTUUID, in lower case.
     pub uuid: Option<String>,
+    /// What it is for, by the number that a GPT has for that, in lower case.
+    pub purpose: Option<String>,
+}
+
+/// The bytes of a part of a disk.
+#[derive(Clone)]
+pub struct PartBytes {
+    disk: DiskBytes,
+    start: u64,
+    length: u64,
+}
+
+impl PartBytes {
+    /// Those of `part`.
+    pub fn new(disk: &DiskBytes, part: &DiskPart) -> Self {
+        Self { disk: disk.clone(), start: part.start, length: part.length }
+    }
+
+    /// How many there are.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Fills `to` from `start`. Waits, as [`DiskBytes::read`] does.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) beyond the end, and any error from the disk.
+    pub fn fill(&self, start: u64, to: &mut [u8]) -> Result<()> {
+        let end = start.checked_add(to.len() as u64).filter(|end| *end <= self.length);
+        end.ok_or_else(|| Error::invalid("its file system leads beyond its partition"))?;
+        self.disk.read(self.start + start, to)
+    }
 }
 
 /// The parts of a disk; the whole of it when it has no table.
@@ -27,7 +59,7 @@ pub struct DiskPart {
 /// Any error from reading.
 pub fn read(disk: &DiskBytes) -> Result<Vec<DiskPart>> {
     let size = disk.size();
-    let whole = DiskPart { number: 0, start: 0, length: size, uuid: None };
+    let whole = DiskPart { number: 0, start: 0, length: size, uuid: None, purpose: None };
     if size < 2 * SECTOR {
         return Ok(vec![whole]);
     }
@@ -76,7 +108,8 @@ fn gpt(disk: &DiskBytes) -> Result<Option<Vec<DiskPart>>> {
         let (true, (Some(start), Some(length))) = (bytes[..16] != [0; 16], bounds) else {
             continue;
         };
-        parts.push(DiskPart { number: index + 1, start, length, uuid: Some(guid(&bytes[16..32])) });
+        let (purpose, uuid) = (Some(guid(&bytes[..16])), Some(guid(&bytes[16..32])));
+        parts.push(DiskPart { number: index + 1, start, length, uuid, purpose });
     }
     Ok(Some(parts))
 }
@@ -92,6 +125,7 @@ fn mbr(first: &[u8]) -> Vec<DiskPart> {
         start: u64::from(le32(entry, 8)) * SECTOR,
         length: u64::from(le32(entry, 12)) * SECTOR,
         uuid: Some(format!("{signature:08x}-{number:02x}")),
+        purpose: None,
     };
     parts.map(part).collect()
 }
@@ -107,6 +141,10 @@ fn guid(bytes: &[u8]) -> String {
         text.push_str(&format!("{:02x}", bytes[at]));
     }
     text
+}
+
+pub(super) fn le16(bytes: &[u8], at: usize) -> u16 {
+    bytes[at..].first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
 pub(super) fn le32(bytes: &[u8], at: usize) -> u32 {

@@ -9,6 +9,8 @@ use tokio::runtime::Handle;
 const MOST_BYTES: u64 = 2 << 30;
 /// The most reads.
 const MOST_READS: u64 = 1 << 20;
+/// The most looks at what was read: each step through the chain of a file is one.
+const MOST_LOOKS: u64 = 16 << 20;
 /// The grain of reading: what is read is asked for in small pieces, close to each other.
 const PIECE: u64 = 64 << 10;
 
@@ -23,6 +25,7 @@ pub struct DiskBytes {
 struct ReadState {
     bytes: u64,
     reads: u64,
+    looks: u64,
     /// The piece read last.
     at: u64,
     piece: Vec<u8>,
@@ -31,7 +34,7 @@ struct ReadState {
 impl DiskBytes {
     /// The bytes of `device`, whose reads go on on `runtime`.
     pub fn new(device: Arc<dyn Device>, runtime: Handle) -> Self {
-        let state = ReadState { bytes: 0, reads: 0, at: 0, piece: Vec::new() };
+        let state = ReadState { bytes: 0, reads: 0, looks: 0, at: 0, piece: Vec::new() };
         Self { device, runtime, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -51,6 +54,10 @@ impl DiskBytes {
             return Err(Error::invalid("its file system leads beyond the end of the disk"));
         };
         let mut state = self.state.lock();
+        state.looks += 1;
+        if state.looks > MOST_LOOKS {
+            return Err(circles());
+        }
         let mut at = offset;
         while at < end {
             state.fetch(at, self)?;
@@ -64,6 +71,10 @@ impl DiskBytes {
     }
 }
 
+fn circles() -> Error {
+    Error::invalid("its file system leads in circles")
+}
+
 impl ReadState {
     /// Makes the piece that holds the byte `at` the one at hand.
     fn fetch(&mut self, at: u64, disk: &DiskBytes) -> Result<()> {
@@ -75,7 +86,7 @@ impl ReadState {
         self.reads += 1;
         self.bytes += length;
         if self.reads > MOST_READS || self.bytes > MOST_BYTES {
-            return Err(Error::invalid("its file system leads in circles"));
+            return Err(circles());
         }
         self.piece.resize(length as usize, 0);
         let span = Span::between(start, start + length);
