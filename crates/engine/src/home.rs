@@ -10,7 +10,9 @@
 //! | `successor.sock` | where a server waits that is to follow the one that runs |
 //! | `nbd.sock` | the default NBD socket |
 //! | `machines.toml` | which machine has which disk |
+//! | `boot/` | kernels that were given for images: `sojourn image boot` |
 //! | `machines-seen.json`, `leases.json` | machines that asked, and the addresses that they got |
+//! | `machine-secrets.json` | what machines have to prove before they are told what to start |
 //! | `tokens.json` | who may do what over HTTP: `sojourn token` |
 //! | `audit.log` | who changed what through the server |
 //! | `tls/` | certificates: those that `sojourn cert` makes |
@@ -105,6 +107,11 @@ impl Home {
     /// The list of machines that start from the network.
     pub fn machines(&self) -> PathBuf {
         self.dir.join("machines.toml")
+    }
+
+    /// Kernels that were given for image versions, a directory each.
+    pub fn boot(&self) -> PathBuf {
+        self.dir.join("boot")
     }
 
     /// Machines that asked to start and are not in the list.

@@ -294,6 +294,8 @@ const IMAGES: Scene = Scene {
 sojourn init
 gzip -k golden.raw
 cp golden.raw new.raw
+echo a kernel > vmlinuz-6.1
+echo a RAM disk > initrd.img-6.1
 sojourn --home "$SOJOURN_PAGE/other" init
 sojourn --home "$SOJOURN_PAGE/other" image import golden.raw golden
 sojourn --home "$SOJOURN_PAGE/other" disk create disk --from golden

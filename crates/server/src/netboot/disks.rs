@@ -8,7 +8,7 @@ use disk::Mode;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use nbd::ClientOptions;
-use netboot::kernel::{self, BootFile, BootFiles};
+use netboot::kernel::{self, BootFile, BootFiles, GivenKernel, GivenKernels};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,8 +102,16 @@ pub(super) fn export_of(disk: &DiskView) -> String {
 ///
 /// # Errors
 /// Any error from the server and from looking.
-pub(super) async fn find(home: &Home, export: &str) -> Result<BootFiles> {
-    with_export(home, export, kernel::find).await
+pub(super) async fn find(home: &Home, export: &str, image: &str) -> Result<BootFiles> {
+    match given(home, image).await? {
+        Some(given) => with_export(home, export, |disk| kernel::find_given(disk, given)).await,
+        None => with_export(home, export, kernel::find).await,
+    }
+}
+
+async fn given(home: &Home, image: &str) -> Result<Option<GivenKernel>> {
+    let (kernels, image) = (GivenKernels::of(&home.boot()), image.to_owned());
+    block::offload(move || kernels.get(&image)).await
 }
 
 /// A file of that, with something in front of it.

@@ -161,11 +161,19 @@ impl HomeMachines {
             })?;
             let portal = disks::iscsi_address(&status, self.offer.here)?;
             let initiator = format!("{INITIATOR}{}", claim.mac.hex_digits());
-            return Ok(Some(Script::Sanboot(Sanboot { disk, portal, target, initiator })));
+            let asks_for_secret = status.iscsi.is_some_and(|iscsi| iscsi.asks_for_secret);
+            return Ok(Some(Script::Sanboot(Sanboot {
+                disk,
+                portal,
+                target,
+                initiator,
+                asks_for_secret,
+            })));
         }
         let address = disks::nbd_address(&status, self.offer.here)?;
-        let export = disks::export_of(&disks::show(&self.home, &disk).await?);
-        let files = disks::find(&self.home, &export).await?;
+        let shown = disks::show(&self.home, &disk).await?;
+        let export = disks::export_of(&shown);
+        let files = disks::find(&self.home, &export, &shown.image).await?;
         let mut arguments = vec![format!("root={}", files.root("/dev/nbd0"))];
         arguments.extend(self.disk_arguments(&files, address, &disk));
         arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
@@ -218,8 +226,9 @@ impl HomeMachines {
         if let Some(boot) = found {
             return Ok(boot);
         }
-        let export = disks::export_of(&disks::show(&self.home, &disk).await?);
-        let files = disks::find(&self.home, &export).await?;
+        let shown = disks::show(&self.home, &disk).await?;
+        let export = disks::export_of(&shown);
+        let files = disks::find(&self.home, &export, &shown.image).await?;
         let boot = FoundBoot { disk, export, files };
         self.remember(&machine.name, boot.clone());
         Ok(boot)

@@ -1,12 +1,14 @@
 //! `sojourn image`: golden images and their versions.
 
 mod arguments;
+mod boot;
 mod boot_list;
 mod export;
 mod import;
 pub(super) mod target;
 
 use self::arguments::{ExportArgs, ImportArgs};
+use self::boot::BootCommand;
 use self::boot_list::BootListCommand;
 use super::prune::Retain;
 use super::runnable::{Invocation, Runnable, writes};
@@ -88,6 +90,9 @@ Examples:
   sojourn image prune debian --within 30d --dry-run
   sojourn image prune debian --keep 3 --within 7d     what either keeps stays")]
     Prune(PruneArgs),
+    /// A kernel for an image version, in place of one from its own file system
+    #[command(subcommand)]
+    Boot(BootCommand),
     /// What a boot of an image version reads, so that it can be loaded ahead
     #[command(subcommand, name = "boot-list")]
     BootList(BootListCommand),
@@ -146,6 +151,7 @@ async fn run(verb: &ImageCommand, home: &Home, output: Output) -> Result<()> {
         ImageCommand::Remove(args) => remove(args, &store, output).await,
         ImageCommand::Restore(args) => restore(args, &store, output).await,
         ImageCommand::Prune(args) => prune(args, &store, output).await,
+        ImageCommand::Boot(verb) => boot::run(verb, home, &store, output).await,
         ImageCommand::BootList(verb) => {
             let copies = Config::of(home)?.serve.boot_copies;
             boot_list::run(verb, &store, copies, output).await

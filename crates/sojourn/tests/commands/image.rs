@@ -140,6 +140,55 @@ fn a_boot_list_is_exported_over_a_file_only_when_told() {
 }
 
 #[test]
+fn a_version_is_given_a_kernel_and_loses_it_again() {
+    let (lab, _) = Lab::with_image();
+    let none = &["debian:1", "no kernel was given"][..];
+    lab.line("image boot show debian").fails(3, none);
+    lab.line("image boot unset debian").fails(3, none);
+    lab.file("vmlinuz-6.1", &content(3 * MIB, 4));
+    lab.file("initrd.img", &content(2 * MIB, 5));
+    let set = "image boot set debian --kernel vmlinuz-6.1";
+    let append = ["--initrd", "initrd.img", "--append", "-- ro  console=ttyS0"];
+    let said = lab.run(set.split(' ').chain(append)).ok();
+    assert!(said.contains("debian:1") && said.contains("vmlinuz-6.1"), "{said}");
+    let shown = lab.json("image boot show debian:1");
+    assert_eq!(shown["image"], "debian:1");
+    assert_eq!(shown["kernel"], serde_json::json!({ "name": "vmlinuz-6.1", "bytes": 3 * MIB }));
+    assert_eq!(shown["initrd"]["bytes"], 2 * MIB);
+    assert_eq!(shown["append"], serde_json::json!(["--", "ro", "console=ttyS0"]));
+    assert!(lab.line("image boot show debian").ok().contains("ro console=ttyS0"));
+    // Another version has none.
+    lab.line("image import golden.raw debian").ok();
+    lab.line("image boot show debian").fails(3, &["debian:2"]);
+
+    lab.line("image boot set debian:1 --kernel initrd.img").ok();
+    let shown = lab.json("image boot show debian:1");
+    assert_eq!(shown["kernel"]["name"], "initrd.img");
+    assert!(shown["initrd"].is_null() && shown["append"] == serde_json::json!([]), "{shown}");
+    lab.line("image boot unset debian:1").ok();
+    lab.line("image boot show debian:1").fails(3, none);
+}
+
+#[test]
+fn a_kernel_that_cannot_be_given_is_refused() {
+    let (lab, _) = Lab::with_image();
+    lab.file("empty", b"");
+    lab.file("vmlinuz", b"kernel");
+    lab.line("image boot set debian --kernel missing").fails(3, &["missing"]);
+    lab.line("image boot set debian --kernel empty").fails(2, &["empty"]);
+    lab.line("image boot set other --kernel vmlinuz").fails(3, &["other"]);
+    lab.line("image boot set debian:7 --kernel vmlinuz").fails(3, &["debian:7"]);
+    let quoted = ["image", "boot", "set", "debian", "--kernel", "vmlinuz", "--append", "a=\"b\""];
+    lab.run(quoted).fails(2, &["--append"]);
+    lab.line("image boot show debian").fails(3, &["debian:1"]);
+    // One that was given stays when its version is removed, and can be taken back.
+    lab.line("image boot set debian:1 --kernel vmlinuz").ok();
+    lab.line("image remove debian:1").ok();
+    lab.line("image boot unset debian:1").ok();
+    lab.line("image boot unset debian:1").fails(3, &["debian:1"]);
+}
+
+#[test]
 fn an_export_keeps_the_permissions_of_what_it_replaces() {
     let (lab, golden) = Lab::with_image();
     let path = lab.file("out.raw", b"private");
