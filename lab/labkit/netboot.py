@@ -246,7 +246,7 @@ def own_disk(server, golden):
         try:
             return {machine.name: _boot_own_disk(golden, machine, server.sockets) for machine in ALONE}
         except LabError as e:
-            raise _told_with_logs(e, log, site) from e
+            raise told_with_logs(e, log, site) from e
         finally:
             process.terminate()
             process.wait(30)
@@ -266,7 +266,7 @@ def _boot_own_disk(golden, machine, directory):
     return root
 
 
-def _told_with_logs(error, log, site):
+def told_with_logs(error, log, site):
     """The error with the ends of what both DHCP servers said."""
     return LabError(f"{error}\n--- netboot said\n{tail(log)}\n--- the other DHCP server said\n{tail(site.log)}")
 
@@ -293,7 +293,7 @@ def dos(server, golden):
         try:
             said = [_boot_dos(golden, machine) for _ in range(2)]
         except LabError as e:
-            raise _told_with_logs(e, log, site) from e
+            raise told_with_logs(e, log, site) from e
         finally:
             process.terminate()
             process.wait(30)

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, classroom, diskless, initiator, netboot, owner, packaged, power, travel
+from . import LabError, classroom, diskless, initiator, menu, netboot, owner, packaged, power, travel
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -445,7 +445,7 @@ def attached_root(server, golden):
 
 ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, attached_root,
                                                  firmware, device_mapper, netboot.blank_machines,
-                                                 netboot.more_blank_machines, netboot.own_disk, netboot.dos,
+                                                 netboot.more_blank_machines, netboot.own_disk, netboot.dos, menu.menu,
                                                  diskless.diskless_root, diskless.diskless_root_for_long,
                                                  diskless.diskless_root_of_dracut, diskless.diskless_root_taken_over,
                                                  classroom.classroom, initiator.initiators, packaged.packaged,

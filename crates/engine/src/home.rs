@@ -119,6 +119,11 @@ impl Home {
         self.dir.join("machines-seen.json")
     }
 
+    /// Hashes of the secrets of machines that start from the network.
+    pub fn machine_secrets(&self) -> PathBuf {
+        self.dir.join("machine-secrets.json")
+    }
+
     /// The addresses that machines got.
     pub fn leases(&self) -> PathBuf {
         self.dir.join("leases.json")

@@ -1,25 +1,29 @@
 //! What machines fetch over HTTP: scripts, kernels, firmware. A router without a socket.
 
 use crate::firmware::FirmwareFiles;
-use crate::identity::Claim;
+use crate::identity::{BootRequest, Claim};
 use crate::kernel::BootFile;
 use crate::machines::Machines;
 use crate::script;
+use crate::turns::AnswerTurns;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{Extensions, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use block::{Error, ErrorKind};
 use futures::stream;
+use parking_lot::Mutex;
 use serde::Deserialize;
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Bytes of kernels and initial RAM disks in memory at a time, in units of [`UNIT`]; whoever comes when
 /// they are used up waits, for [`PATIENCE`] at the most.
@@ -30,6 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const UNIT: usize = 1 << 20;
 /// Bytes that are given to a connection at a time.
 const PIECE: usize = 256 << 10;
+/// Files on their way to one address at a time. A machine fetches one after the other; of one that was reset the older
+/// transfers take a while to end.
+const FILES_EACH: usize = 4;
+/// Scripts for one address in a second: each asks the server of the disks.
+const SCRIPTS: u32 = 10;
 
 /// What the routes need.
 struct Site {
@@ -38,6 +47,50 @@ struct Site {
     /// Where machines reach this: `http://10.0.0.1:8067`.
     address: String,
     memory: Arc<Semaphore>,
+    scripts: AnswerTurns,
+    sending: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    began: Instant,
+}
+
+/// Where a request comes from. Whoever serves the routes puts it into the extensions of each request; those without it
+/// count as one sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestAddress(pub IpAddr);
+
+fn sender(extensions: &Extensions) -> IpAddr {
+    extensions.get::<RequestAddress>().map_or(Ipv4Addr::UNSPECIFIED.into(), |sender| sender.0)
+}
+
+/// A file on its way to an address.
+struct SendingFile {
+    of: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    to: IpAddr,
+}
+
+impl SendingFile {
+    fn begin(of: &Arc<Mutex<HashMap<IpAddr, usize>>>, to: IpAddr) -> block::Result<Self> {
+        let mut all = of.lock();
+        let count = all.entry(to).or_default();
+        if *count >= FILES_EACH {
+            return Err(Error::unavailable(format!(
+                "{FILES_EACH} files are on their way to {to} already; ask again when they came"
+            )));
+        }
+        *count += 1;
+        Ok(Self { of: Arc::clone(of), to })
+    }
+}
+
+impl Drop for SendingFile {
+    fn drop(&mut self) {
+        let mut all = self.of.lock();
+        if let Some(count) = all.get_mut(&self.to) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.to);
+            }
+        }
+    }
 }
 
 /// The routes, reached by machines at `address`, such as `http://10.0.0.1:8067`.
@@ -48,7 +101,15 @@ pub fn router(machines: Arc<dyn Machines>, firmware: FirmwareFiles, address: Str
         .route("/machine/{mac}/kernel", get(send_kernel))
         .route("/machine/{mac}/initrd", get(send_initrd))
         .route("/firmware/{name}", get(send_firmware))
-        .with_state(Arc::new(Site { machines, firmware, address, memory }))
+        .with_state(Arc::new(Site {
+            machines,
+            firmware,
+            address,
+            memory,
+            scripts: AnswerTurns::new(SCRIPTS),
+            sending: Arc::default(),
+            began: Instant::now(),
+        }))
 }
 
 /// Who asks for a script.
@@ -56,35 +117,47 @@ pub fn router(machines: Arc<dyn Machines>, firmware: FirmwareFiles, address: Str
 struct ScriptQuery {
     mac: String,
     #[serde(flatten)]
-    board: Board,
+    rest: Asking,
 }
 
-/// The board of who asks.
+/// What is said beside the card.
 #[derive(Deserialize)]
-struct Board {
+struct Asking {
     uuid: Option<String>,
+    choice: Option<String>,
+    secret: Option<String>,
 }
 
-impl Board {
-    /// The machine with this board and this card.
-    fn with(&self, mac: &str) -> block::Result<Claim> {
-        let uuid = self.uuid.as_deref().filter(|uuid| !uuid.is_empty());
-        let uuid = uuid.map(str::parse).transpose()?;
-        Ok(Claim { mac: mac.parse()?, uuid })
+impl Asking {
+    /// What the machine with this card asks for.
+    fn of(self, mac: &str) -> block::Result<BootRequest> {
+        let uuid = self.uuid.filter(|uuid| !uuid.is_empty());
+        let uuid = uuid.map(|uuid| uuid.parse()).transpose()?;
+        let machine = Claim { mac: mac.parse()?, uuid };
+        let [choice, secret] =
+            [self.choice, self.secret].map(|text| text.filter(|text| !text.is_empty()));
+        Ok(BootRequest { machine, choice, secret })
     }
 }
 
-async fn send_script(State(site): State<Arc<Site>>, Query(asked): Query<ScriptQuery>) -> Response {
-    let claim = match asked.board.with(&asked.mac) {
-        Ok(claim) => claim,
+async fn send_script(
+    State(site): State<Arc<Site>>,
+    extensions: Extensions,
+    Query(asked): Query<ScriptQuery>,
+) -> Response {
+    if !site.takes_turn(sender(&extensions)) {
+        return problem(&Error::unavailable("this address asks too often; ask again in a second"));
+    }
+    let request = match asked.rest.of(&asked.mac) {
+        Ok(request) => request,
         Err(e) => return problem(&e),
     };
-    let Some(wanted) = site.machines.script(&claim).await else {
+    let Some(wanted) = site.machines.script(&request).await else {
         return problem(&Error::not_found("this machine is not one of ours"));
     };
     let trouble = |e: Error| script::Script::Trouble(e.message().to_owned());
-    let text = script::render(&wanted, &site.address, &claim)
-        .or_else(|e| script::render(&trouble(e), &site.address, &claim));
+    let text = script::render(&wanted, &site.address, &request)
+        .or_else(|e| script::render(&trouble(e), &site.address, &request));
     match text {
         Ok(text) => {
             ([(CONTENT_TYPE, "text/plain"), (CACHE_CONTROL, "no-store")], text).into_response()
@@ -95,38 +168,62 @@ async fn send_script(State(site): State<Arc<Site>>, Query(asked): Query<ScriptQu
 
 async fn send_kernel(
     State(site): State<Arc<Site>>,
+    extensions: Extensions,
     Path(mac): Path<String>,
-    Query(board): Query<Board>,
+    Query(asking): Query<Asking>,
 ) -> Response {
-    send_file(&site, &mac, &board, BootFile::Kernel).await
+    send_file(&site, sender(&extensions), asking.of(&mac), BootFile::Kernel).await
 }
 
 async fn send_initrd(
     State(site): State<Arc<Site>>,
+    extensions: Extensions,
     Path(mac): Path<String>,
-    Query(board): Query<Board>,
+    Query(asking): Query<Asking>,
 ) -> Response {
-    send_file(&site, &mac, &board, BootFile::Initrd).await
+    send_file(&site, sender(&extensions), asking.of(&mac), BootFile::Initrd).await
 }
 
-async fn send_file(site: &Site, mac: &str, board: &Board, which: BootFile) -> Response {
-    let claim = match board.with(mac) {
-        Ok(claim) => claim,
+async fn send_file(
+    site: &Site,
+    to: IpAddr,
+    request: block::Result<BootRequest>,
+    which: BootFile,
+) -> Response {
+    let request = match request {
+        Ok(request) => request,
         Err(e) => return problem(&e),
     };
-    match read_file(site, &claim, which).await {
+    match read_file(site, to, &request, which).await {
         Ok(answer) => answer,
         Err(e) => {
-            tracing::warn!(machine = %claim.mac, error = e.message(), "cannot send a boot file");
+            tracing::warn!(machine = %request.machine.mac, error = e.message(), "cannot send a boot file");
             problem(&e)
+        }
+    }
+}
+
+impl Site {
+    /// Whether an address is answered in this second.
+    fn takes_turn(&self, sender: IpAddr) -> bool {
+        let second = self.began.elapsed().as_secs();
+        match sender.to_canonical() {
+            IpAddr::V4(address) => self.scripts.take(&address.octets(), second),
+            IpAddr::V6(address) => self.scripts.take(&address.octets(), second),
         }
     }
 }
 
 /// Answers with a file, when there is room for all of it: whoever took more later, while it holds some, might wait
 /// for another one that does the same.
-async fn read_file(site: &Site, claim: &Claim, which: BootFile) -> block::Result<Response> {
-    let length = site.machines.length(claim, which).await?;
+async fn read_file(
+    site: &Site,
+    to: IpAddr,
+    request: &BootRequest,
+    which: BootFile,
+) -> block::Result<Response> {
+    let sending = SendingFile::begin(&site.sending, to)?;
+    let length = site.machines.length(request, which).await?;
     let units = length.div_ceil(UNIT as u64).clamp(1, MEMORY as u64) as u32;
     let permit = Arc::clone(&site.memory).acquire_many_owned(units);
     let permit = timeout(PATIENCE, permit).await.map_err(|_| {
@@ -135,19 +232,19 @@ async fn read_file(site: &Site, claim: &Claim, which: BootFile) -> block::Result
         )
     })?;
     let permit = permit.map_err(|_| Error::unavailable("the server is stopping"))?;
-    let file = site.machines.file(claim, which).await?;
+    let file = site.machines.file(request, which).await?;
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (CONTENT_LENGTH, file.len().to_string()),
     ];
-    Ok((headers, body(file, permit)).into_response())
+    Ok((headers, body(file, (permit, sending))).into_response())
 }
 
-/// A body in pieces, which gives its memory back when it is sent, or its client is gone.
-fn body(file: Bytes, permit: OwnedSemaphorePermit) -> Body {
-    Body::from_stream(stream::unfold((file, permit), async |(mut file, permit)| {
+/// A body in pieces, which gives its memory and its place back when it is sent, or its client is gone.
+fn body(file: Bytes, holds: (OwnedSemaphorePermit, SendingFile)) -> Body {
+    Body::from_stream(stream::unfold((file, holds), async |(mut file, holds)| {
         let piece = file.split_to(file.len().min(PIECE));
-        (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), (file, permit)))
+        (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), (file, holds)))
     }))
 }
 

@@ -119,6 +119,24 @@ pub struct Claim {
     pub uuid: Option<MachineUuid>,
 }
 
+/// What a machine asks for over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootRequest {
+    /// Who it says it is.
+    pub machine: Claim,
+    /// The item of its menu that was chosen.
+    pub choice: Option<String>,
+    /// The secret that was given to its iPXE.
+    pub secret: Option<String>,
+}
+
+impl BootRequest {
+    /// One that says nothing else.
+    pub fn of(machine: Claim) -> Self {
+        Self { machine, choice: None, secret: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,7 @@
 //! | [`overlay`] | what is put in front of a machine's initial RAM disk: pure |
 //! | [`registry`] | [`Registry`], the file that says which machine has which disk |
 //! | [`sightings`] | machines that asked and are not known, so many at most |
+//! | `turns` | how often somebody is answered in a second |
 
 pub mod advertisement;
 pub mod datagram;
@@ -34,9 +35,10 @@ pub mod registry;
 pub mod script;
 pub mod sightings;
 pub mod tftp;
+mod turns;
 
 pub use advertisement::RouterAdvertiser;
 pub use datagram::{Datagrams, Frames};
-pub use identity::{MacAddress, MachineUuid};
+pub use identity::{BootRequest, MacAddress, MachineUuid};
 pub use machines::{BootDecision, Machines};
 pub use registry::Registry;

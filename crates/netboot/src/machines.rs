@@ -1,6 +1,6 @@
 //! What the caller decides about machines.
 
-use crate::identity::Claim;
+use crate::identity::{BootRequest, Claim};
 use crate::kernel::BootFile;
 use crate::script::Script;
 use async_trait::async_trait;
@@ -24,18 +24,18 @@ pub trait Machines: Send + Sync {
 
     /// What iPXE is to do on a machine; `None` when the machine is not to be answered. What goes
     /// wrong is a script, too, so that the machine's screen tells it.
-    async fn script(&self, machine: &Claim) -> Option<Script>;
+    async fn script(&self, request: &BootRequest) -> Option<Script>;
 
     /// How many bytes of memory a [`file`](Self::file) takes at the most.
     ///
     /// # Errors
     /// The same.
-    async fn length(&self, machine: &Claim, which: BootFile) -> Result<u64>;
+    async fn length(&self, request: &BootRequest, which: BootFile) -> Result<u64>;
 
     /// A file that the script of a machine named.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when the machine is to have no such file, and those
     /// of its disk.
-    async fn file(&self, machine: &Claim, which: BootFile) -> Result<Bytes>;
+    async fn file(&self, request: &BootRequest, which: BootFile) -> Result<Bytes>;
 }

@@ -7,11 +7,12 @@ use axum::body::Body;
 use axum::http::Request;
 use block::{Error, Result};
 use bytes::Bytes;
+use netboot::http::RequestAddress;
 use netboot::identity::Claim;
 use netboot::kernel::BootFile;
 use netboot::script::Script;
-use netboot::{BootDecision, Machines, http};
-use std::net::SocketAddr;
+use netboot::{BootDecision, BootRequest, Machines, http};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -30,16 +31,16 @@ impl Machines for One {
         if machine.mac.to_string() == MINE { BootDecision::Boot } else { BootDecision::Ignore }
     }
 
-    async fn script(&self, machine: &Claim) -> Option<Script> {
-        (self.judge(machine) == BootDecision::Boot).then_some(Script::Wait)
+    async fn script(&self, request: &BootRequest) -> Option<Script> {
+        (self.judge(&request.machine) == BootDecision::Boot).then_some(Script::Wait)
     }
 
-    async fn length(&self, _: &Claim, _: BootFile) -> Result<u64> {
+    async fn length(&self, _: &BootRequest, _: BootFile) -> Result<u64> {
         Ok(3_000_000)
     }
 
-    async fn file(&self, machine: &Claim, which: BootFile) -> Result<Bytes> {
-        match (self.judge(machine), which) {
+    async fn file(&self, request: &BootRequest, which: BootFile) -> Result<Bytes> {
+        match (self.judge(&request.machine), which) {
             (BootDecision::Boot, BootFile::Kernel) => Ok(vec![5; 3_000_000].into()),
             (BootDecision::Boot, BootFile::Initrd) => Err(Error::conflict("in use")),
             _ => Err(Error::not_found("not one of ours")),
@@ -59,15 +60,15 @@ impl Machines for Large {
         BootDecision::Boot
     }
 
-    async fn script(&self, _: &Claim) -> Option<Script> {
+    async fn script(&self, _: &BootRequest) -> Option<Script> {
         None
     }
 
-    async fn length(&self, _: &Claim, _: BootFile) -> Result<u64> {
+    async fn length(&self, _: &BootRequest, _: BootFile) -> Result<u64> {
         Ok(600 << 20)
     }
 
-    async fn file(&self, _: &Claim, _: BootFile) -> Result<Bytes> {
+    async fn file(&self, _: &BootRequest, _: BootFile) -> Result<Bytes> {
         self.reads.fetch_add(1, Relaxed);
         // More than sockets hold.
         Ok(vec![5; 64 << 20].into())
@@ -102,9 +103,44 @@ async fn a_file_is_not_read_before_there_is_room_for_all_of_it() {
 
 /// Asks without a socket, so that time may stand still.
 async fn ask(router: &axum::Router, path: &str) -> (u16, Body) {
-    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    ask_from(router, 1, path).await
+}
+
+/// The same from the address with this last number.
+async fn ask_from(router: &axum::Router, last: u8, path: &str) -> (u16, Body) {
+    let mut request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    request.extensions_mut().insert(RequestAddress(Ipv4Addr::new(10, 0, 0, last).into()));
     let answer = router.clone().call(request).await.unwrap();
     (answer.status().as_u16(), answer.into_body())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_asks_for_ever_more_keeps_no_other_one_waiting() {
+    let router = http::router(Arc::new(One), [].into(), "http://x".to_owned());
+    let kernel = format!("/machine/{MINE}/kernel");
+    let mut taken = Vec::new();
+    let refused = loop {
+        let (status, body) = ask_from(&router, 7, &kernel).await;
+        if status != 200 {
+            break (status, axum::body::to_bytes(body, 1000).await.unwrap());
+        }
+        taken.push(body);
+    };
+    assert_eq!((refused.0, taken.len()), (503, 4));
+    assert!(String::from_utf8_lossy(&refused.1).contains("10.0.0.7"), "{refused:?}");
+    assert_eq!(ask_from(&router, 8, &kernel).await.0, 200);
+    taken.pop();
+    assert_eq!(ask_from(&router, 7, &kernel).await.0, 200);
+
+    let script = format!("/boot.ipxe?mac={MINE}");
+    let mut answered = 0;
+    for _ in 0..10_000 {
+        answered += usize::from(ask_from(&router, 7, &script).await.0 == 200);
+    }
+    assert_eq!(answered, 10);
+    assert_eq!(ask_from(&router, 8, &script).await.0, 200);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(ask_from(&router, 7, &script).await.0, 200);
 }
 
 #[tokio::test(start_paused = true)]

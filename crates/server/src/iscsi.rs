@@ -8,7 +8,7 @@ use super::signals::Switch;
 use async_trait::async_trait;
 use block::{Device, Error, Observer, Result};
 use engine::config::Config;
-use iscsi::{Attachment, Initiator, InitiatorCounters, Secrets, Server, SessionEnding, Targets};
+use iscsi::{Attachment, Initiator, Secrets, Server, SessionEnding, Targets};
 use nbd::server::ClientPace;
 use nbd::{Exports, Peer, Purpose, Session};
 use reservations::ReservationFiles;
@@ -271,6 +271,9 @@ impl Attachment for Attached {
 pub struct IscsiView {
     /// Where it listens.
     pub listeners: Vec<String>,
+    /// Whether initiators need a secret (CHAP).
+    #[serde(default)]
+    pub asks_for_secret: bool,
     /// Connections now.
     pub connections: u64,
     /// Sessions now that use a target.
@@ -290,9 +293,11 @@ pub struct IscsiView {
 
 impl IscsiView {
     /// That of a server which listens there.
-    pub(crate) fn of(listeners: Vec<String>, counters: &InitiatorCounters) -> Self {
+    pub(crate) fn of(listeners: Vec<String>, server: &Server) -> Self {
+        let counters = server.counters();
         Self {
             listeners,
+            asks_for_secret: server.asks_for_secret(),
             connections: counters.connections,
             sessions: counters.sessions,
             logins_refused: counters.refused,

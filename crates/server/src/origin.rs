@@ -2,7 +2,7 @@
 //! connections.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Where a request comes from.
@@ -71,6 +71,14 @@ impl Origin {
     /// A process of this machine, of this user and with this number, as far as the system tells.
     pub(crate) fn unix(process: Option<(u32, Option<i32>)>) -> Self {
         Self { peer: OriginPeer::Unix(process), certificate: None, place: None }
+    }
+
+    /// The address that it comes from; `None` for a process of this machine.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match &self.peer {
+            OriginPeer::Tcp(address) => Some(address.ip().to_canonical()),
+            OriginPeer::Unix(_) => None,
+        }
     }
 
     /// The same, with the name in the certificate that it showed.

@@ -280,7 +280,7 @@ pub(crate) async fn collect(running: &Arc<RunningServer>) -> Result<StatusView> 
         home: running.home.dir().display().to_string(),
         uptime_seconds: running.started.elapsed().as_secs(),
         listeners: places.nbd,
-        iscsi: running.iscsi.as_ref().map(|server| IscsiView::of(places.iscsi, &server.counters())),
+        iscsi: running.iscsi.as_ref().map(|server| IscsiView::of(places.iscsi, server)),
         vhost_user: places
             .vhost_user
             .zip(running.vhost_user.as_ref())

@@ -154,6 +154,11 @@ impl Server {
         &self.inner.limits
     }
 
+    /// Whether initiators need a secret now.
+    pub fn asks_for_secret(&self) -> bool {
+        self.inner.targets.secrets().is_some()
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> InitiatorCounters {
         let counts = &self.inner.counts;

@@ -7,7 +7,7 @@
 
 use super::client::{BootClient, FirmwareKind};
 use super::{Message, MessageType, ServerAddress, option};
-use crate::firmware;
+use crate::{BootRequest, firmware};
 
 /// PXE's vendor options: do not look for further boot servers, use the file that is named (PXE 2.1,
 /// table 2-1, tag 6, bit 3).
@@ -69,7 +69,8 @@ fn boot_file(mut answer: Message, client: &BootClient, here: ServerAddress) -> O
     let server = format!("http://{}:{}", here.address, here.http);
     match client.firmware {
         FirmwareKind::Ipxe => {
-            answer.file = crate::script::address(&server, &client.machine).into_bytes()
+            answer.file =
+                crate::script::address(&server, &BootRequest::of(client.machine)).into_bytes()
         }
         FirmwareKind::HttpBoot => {
             let url = format!("{server}/firmware/{}", firmware::file(client.architecture)?);

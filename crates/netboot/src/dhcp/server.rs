@@ -5,6 +5,7 @@ use super::client::{BootClient, FirmwareKind};
 use super::leases::{Lease, Leases};
 use super::{CLIENT_PORT, Message, MessageType, ServerAddress, answer};
 use crate::datagram::LONGEST;
+use crate::turns::AnswerTurns;
 use crate::{BootDecision, Datagrams, MacAddress, Machines, RouterAdvertiser};
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -12,9 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Slots of the limit on how often a card is answered; cards share them by chance.
-const SLOTS: usize = 1024;
-/// Answers for the cards of one slot in a second.
+/// Answers for a card in a second, or for those that share a slot of [`AnswerTurns`].
 const ANSWERS: u32 = 20;
 /// How long reading rests after a socket failed.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +36,7 @@ pub struct DhcpServer {
     addresses: Option<Mutex<Addresses>>,
     clock: UnixClock,
     advertiser: Option<Arc<RouterAdvertiser>>,
-    slots: Mutex<Box<[(u64, u32)]>>,
+    turns: AnswerTurns,
     counters: DhcpCounters,
 }
 
@@ -57,10 +56,10 @@ impl DhcpServer {
         addresses: Option<Addresses>,
         clock: UnixClock,
     ) -> Self {
-        let slots = Mutex::new(vec![(0, 0); SLOTS].into_boxed_slice());
+        let turns = AnswerTurns::new(ANSWERS);
         let addresses = addresses.map(Mutex::new);
         let counters = DhcpCounters::default();
-        Self { here, machines, addresses, clock, advertiser: None, slots, counters }
+        Self { here, machines, addresses, clock, advertiser: None, turns, counters }
     }
 
     /// The same server, which tells `advertiser` of machines in iPXE.
@@ -158,14 +157,7 @@ impl DhcpServer {
 
     /// Whether a card may be answered: not when it asks more often than any honest one does.
     fn in_turn(&self, mac: MacAddress) -> bool {
-        let second = (self.clock)();
-        let mut slots = self.slots.lock();
-        let slot = &mut slots[slot_of(mac)];
-        if slot.0 != second {
-            *slot = (second, 0);
-        }
-        slot.1 = slot.1.saturating_add(1);
-        let may = slot.1 <= ANSWERS;
+        let may = self.turns.take(&mac.0, (self.clock)());
         if !may {
             self.counters.held_back.fetch_add(1, Ordering::Relaxed);
         }
@@ -200,11 +192,6 @@ async fn answer_all(
     }
 }
 
-fn slot_of(mac: MacAddress) -> usize {
-    mac.0.iter().fold(0usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(*byte)))
-        % SLOTS
-}
-
 /// Where an answer goes (RFC 2131, 4.1): to the client's address if it has one, else to all, as a
 /// client without one hears nothing else from an ordinary socket.
 fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> SocketAddrV4 {
@@ -220,9 +207,11 @@ fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> Socke
 mod tests {
     use super::*;
     use crate::dhcp::option;
+    use crate::identity::BootRequest;
     use crate::identity::Claim;
     use crate::kernel::BootFile;
     use crate::script::Script;
+    use crate::turns::slot_of;
     use async_trait::async_trait;
     use bytes::Bytes;
 
@@ -234,15 +223,15 @@ mod tests {
             if machine.mac == self.0 { BootDecision::Boot } else { BootDecision::Ignore }
         }
 
-        async fn script(&self, _: &Claim) -> Option<Script> {
+        async fn script(&self, _: &BootRequest) -> Option<Script> {
             None
         }
 
-        async fn length(&self, _: &Claim, _: BootFile) -> block::Result<u64> {
+        async fn length(&self, _: &BootRequest, _: BootFile) -> block::Result<u64> {
             Err(block::Error::not_found("nothing"))
         }
 
-        async fn file(&self, _: &Claim, _: BootFile) -> block::Result<Bytes> {
+        async fn file(&self, _: &BootRequest, _: BootFile) -> block::Result<Bytes> {
             Err(block::Error::not_found("nothing"))
         }
     }
@@ -354,7 +343,7 @@ mod tests {
         let answered = |mac| server.answer(&discover(MacAddress(mac)).encode(), NOBODY).is_some();
         let (one, of_its_slot, other) =
             ([2, 0, 0, 0, 0, 31], [2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 0, 7]);
-        assert_eq!(slot_of(MacAddress(one)), slot_of(MacAddress(of_its_slot)));
+        assert_eq!(slot_of(&one), slot_of(&of_its_slot));
         assert!((0..ANSWERS).all(|_| answered(one)));
         assert!(!answered(of_its_slot));
         time.fetch_add(1, Ordering::Relaxed);

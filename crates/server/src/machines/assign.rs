@@ -1,6 +1,6 @@
 //! A machine is assigned a disk, by a command or over HTTP.
 
-use super::list;
+use super::{list, secrets};
 use block::{Error, Result};
 use disk::Mode;
 use engine::Home;
@@ -195,7 +195,12 @@ impl Assignment {
 /// [`NotFound`](block::ErrorKind::NotFound) for one that is not in the list; any error from [`list::update`].
 pub async fn forget(home: &Home, who: &str) -> Result<Machine> {
     let (text, who) = (who.to_owned(), Designation::of(who));
-    list::update(home, move |registry| registry.forget(&who)?.ok_or_else(|| unknown(&text))).await
+    let kept = home.machine_secrets();
+    // Whoever gets this card assigned later is another machine. Its secret goes last: a machine that is listed has it.
+    let then = move |machine: &Machine| secrets::forget_now(&kept, machine);
+    let change =
+        move |registry: &mut Registry| registry.forget(&who)?.ok_or_else(|| list::unknown(&text));
+    list::update_then(home, change, then).await
 }
 
 /// The machine that a person means.
@@ -203,12 +208,7 @@ pub async fn forget(home: &Home, who: &str) -> Result<Machine> {
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) for one that is not in the list.
 pub fn known<'a>(registry: &'a Registry, who: &str) -> Result<&'a Machine> {
-    registry.named(&Designation::of(who))?.ok_or_else(|| unknown(who))
-}
-
-fn unknown(who: &str) -> Error {
-    let who: String = who.chars().take(80).collect();
-    Error::not_found(format!("no machine {who}; see `sojourn machine list` for what there is"))
+    registry.named(&Designation::of(who))?.ok_or_else(|| list::unknown(who))
 }
 
 fn fresh(name: String, mac: Option<MacAddress>, uuid: Option<MachineUuid>) -> Machine {

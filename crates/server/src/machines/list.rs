@@ -69,6 +69,28 @@ pub async fn load(home: &Home) -> Result<Registry> {
     block::offload(move || Registry::load(&path)).await
 }
 
+/// Changes the list, durably, and does something else about what became of it, before anybody changes it again.
+///
+/// # Errors
+/// As [`update`], and any error from `then`: the list is changed then.
+pub(super) async fn update_then<T: Send + 'static>(
+    home: &Home,
+    change: impl FnOnce(&mut Registry) -> Result<T> + Send + 'static,
+    then: impl FnOnce(&T) -> Result<()> + Send + 'static,
+) -> Result<T> {
+    let lock = lock(home).await?;
+    let path = path(home);
+    block::offload(move || {
+        let mut registry = Registry::load(&path)?;
+        let result = change(&mut registry)?;
+        registry.save(&path)?;
+        then(&result)?;
+        drop(lock);
+        Ok(result)
+    })
+    .await
+}
+
 /// Changes the list, durably; nothing is written when `change` fails.
 ///
 /// # Errors
@@ -78,16 +100,13 @@ pub async fn update<T: Send + 'static>(
     home: &Home,
     change: impl FnOnce(&mut Registry) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let lock = lock(home).await?;
-    let path = path(home);
-    block::offload(move || {
-        let mut registry = Registry::load(&path)?;
-        let result = change(&mut registry)?;
-        registry.save(&path)?;
-        drop(lock);
-        Ok(result)
-    })
-    .await
+    update_then(home, change, |_| Ok(())).await
+}
+
+/// That nobody is called so.
+pub(super) fn unknown(who: &str) -> Error {
+    let who: String = who.chars().take(80).collect();
+    Error::not_found(format!("no machine {who}; see `sojourn machine list` for what there is"))
 }
 
 async fn lock(home: &Home) -> Result<LockFile> {

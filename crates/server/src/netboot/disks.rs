@@ -2,7 +2,7 @@
 
 use crate::client::ControlClient;
 use crate::status::StatusView;
-use block::{Device, Error, Result};
+use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
 use disk::Mode;
 use engine::Home;
@@ -12,6 +12,10 @@ use netboot::kernel::{self, BootFile, BootFiles, GivenKernel, GivenKernels};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use store::images;
+
+/// For how long a disk that was made for a menu is as good as a new one, in seconds.
+const FRESH: u64 = 60;
 
 /// How kernels are read: the server is on this machine, and a machine waits.
 fn options() -> ClientOptions {
@@ -81,6 +85,50 @@ pub(super) async fn create(home: &Home, name: &str, from: &str, mode: Mode) -> R
     ask(home, DiskRequest::Create { name, from, mode, size: None }).await
 }
 
+/// Has a disk be there that was made from an image as it is now and forgets what is written. An earlier one of this name
+/// is made anew, unless its machine, which was switched off, seems to use it still.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when a disk that keeps what is written has its name, and while somebody
+/// uses the one from another image; any error from the server.
+pub(super) async fn must_be_made_of(home: &Home, name: &str, from: &str, now: u64) -> Result<()> {
+    match show(home, name).await {
+        Ok(disk) if disk.mode != "ephemeral" => {
+            return Err(Error::conflict(format!(
+                "disk {name} keeps what is written to it, and menus use disks of this name: call it otherwise"
+            )));
+        }
+        // It was made a moment ago: whoever asks again and again has nothing made each time.
+        Ok(disk) if is_of(&disk.image, from) && now.saturating_sub(disk.created) < FRESH => {
+            return Ok(());
+        }
+        Ok(disk) => {
+            let remove = DiskRequest::Remove { name: name.to_owned(), lost: false };
+            match connect(home).await?.disk(&remove).await {
+                Err(e) if e.kind() == ErrorKind::Conflict && is_of(&disk.image, from) => {
+                    return Ok(());
+                }
+                removed => drop(removed?),
+            }
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    match create(home, name, from, Mode::Ephemeral).await {
+        // Its machine asked twice.
+        Err(e) if e.kind() == ErrorKind::Conflict => show(home, name).await.map(drop),
+        made => made.map(drop),
+    }
+}
+
+/// Whether a version of an image is what its name, with or without a tag, means.
+pub(super) fn is_of(version: &str, image: &str) -> bool {
+    match image.contains(':') {
+        true => version == image,
+        false => images::image_of(version) == image,
+    }
+}
+
 async fn ask(home: &Home, request: DiskRequest) -> Result<DiskView> {
     match connect(home).await?.disk(&request).await? {
         DiskReply::Disk(disk) => Ok(disk),
@@ -98,7 +146,7 @@ pub(super) fn export_of(disk: &DiskView) -> String {
     }
 }
 
-/// What an export would start.
+/// What an export would start: a kernel that was given for the image which its disk is made from, or else its own.
 ///
 /// # Errors
 /// Any error from the server and from looking.

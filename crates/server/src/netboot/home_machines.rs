@@ -2,6 +2,7 @@
 
 use super::{UnknownMachines, disks};
 use crate::machines::list;
+use crate::machines::secrets::{self, SecretVerdict};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -13,15 +14,14 @@ use netboot::dhcp::server::UnixClock;
 use netboot::identity::Claim;
 use netboot::kernel::{BootFile, BootFiles};
 use netboot::registry::{Designation, Machine, Method};
-use netboot::script::{KernelBoot, Sanboot, Script};
+use netboot::script::{KernelBoot, Menu, MenuItem, Sanboot, Script};
 use netboot::sightings::{Sighting, Sightings};
-use netboot::{BootDecision, Machines, Registry};
+use netboot::{BootDecision, BootRequest, Machines, Registry};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use store::images;
 
 /// How often the list is read again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -49,6 +49,64 @@ pub struct Rule {
     pub most: usize,
 }
 
+/// What machines in the list may choose from while they start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MenuOptions {
+    /// Images of which any of them gets a disk that forgets what is written.
+    pub images: Vec<String>,
+    /// How long a machine waits until it starts from its own disk of here, in seconds.
+    pub seconds: u32,
+}
+
+/// What a machine is to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Choice {
+    /// Its disk of here.
+    Disk,
+    /// The same, as far as one can repair it.
+    Rescue,
+    /// Its own disk.
+    Local,
+    /// This image.
+    Image(String),
+}
+
+/// What items of menus that name an image begin with.
+const IMAGE: &str = "image:";
+/// The parameter that has a system of systemd come up for repairs alone.
+const RESCUE: &str = "systemd.unit=rescue.target";
+
+impl Choice {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "disk" => Some(Self::Disk),
+            "rescue" => Some(Self::Rescue),
+            "local" => Some(Self::Local),
+            _ => Some(Self::Image(text.strip_prefix(IMAGE)?.to_owned())),
+        }
+    }
+}
+
+impl MenuOptions {
+    /// The menu of a machine.
+    fn of(&self, machine: &Machine) -> Menu {
+        let item = |choice: &str, label: String| MenuItem { choice: choice.into(), label };
+        let mut items = Vec::new();
+        if let Some(disk) = machine.disk.as_ref().filter(|_| machine.method != Method::Local) {
+            items.push(item("disk", format!("Disk {disk}")));
+        }
+        items.push(item("local", "The disk of this machine itself".into()));
+        for image in &self.images {
+            let label = format!("{image}, and what is written is forgotten");
+            items.push(item(&format!("{IMAGE}{image}"), label));
+        }
+        if let Some(disk) = machine.disk.as_ref().filter(|_| machine.method == Method::Nbd) {
+            items.push(item("rescue", format!("Disk {disk}, to be repaired")));
+        }
+        Menu { machine: machine.name.clone(), seconds: self.seconds, items }
+    }
+}
+
 /// What machines are offered.
 pub(super) struct BootOffer {
     /// Where they reach the home's server.
@@ -59,12 +117,15 @@ pub(super) struct BootOffer {
     pub(super) overlay: Bytes,
     /// About machines that are not in the list.
     pub(super) unknown: UnknownMachines,
+    /// What machines in the list may choose from; they are not asked where it is `None`.
+    pub(super) menu: Option<MenuOptions>,
 }
 
 /// What a machine starts.
 #[derive(Clone)]
 struct FoundBoot {
-    /// The disk that it was found for.
+    /// What was chosen, and the disk that it was found for.
+    choice: Choice,
     disk: String,
     /// Where it is read.
     export: String,
@@ -80,7 +141,7 @@ pub(super) struct HomeMachines {
     sightings: Mutex<Sightings>,
     /// What was found for the script of a machine, by the machine's name.
     found: Mutex<HashMap<String, FoundBoot>>,
-    /// One machine is enrolled at a time.
+    /// One machine is enrolled, or has a disk for an image made, at a time.
     enrolling: tokio::sync::Mutex<()>,
 }
 
@@ -142,19 +203,46 @@ impl HomeMachines {
         self.registry.lock().find(claim).cloned()
     }
 
-    async fn do_script(&self, claim: &Claim) -> Result<Option<Script>> {
+    async fn do_script(&self, request: &BootRequest) -> Result<Option<Script>> {
+        let claim = &request.machine;
         let machine = match (self.known(claim), &self.offer.unknown) {
             (Some(machine), _) => machine,
             (None, UnknownMachines::Ignore) => return Ok(None),
             (None, UnknownMachines::Wait) => return Ok(Some(Script::Wait)),
             (None, UnknownMachines::Enrol(rule)) => self.enrol(claim, rule).await?,
         };
-        let Some(disk) = machine.disk.clone().filter(|_| machine.method != Method::Local) else {
-            return Ok(Some(Script::Local));
+        match secrets::judge(&self.home, &machine, request.secret.as_deref()).await? {
+            SecretVerdict::Known => {}
+            SecretVerdict::Missing => {
+                tracing::info!(machine = machine.name, mac = %claim.mac, "is asked for its secret");
+                return Ok(Some(Script::Secret { is_wrong: false }));
+            }
+            SecretVerdict::Wrong => {
+                tracing::warn!(machine = machine.name, mac = %claim.mac, "gave a wrong secret, and is asked for its secret");
+                return Ok(Some(Script::Secret { is_wrong: true }));
+            }
+        }
+        let choice = match (&self.offer.menu, &request.choice) {
+            (Some(menu), None) => {
+                tracing::info!(machine = machine.name, mac = %claim.mac, "is shown its menu");
+                return Ok(Some(Script::Menu(menu.of(&machine))));
+            }
+            _ => self.choice(request)?,
         };
+        if choice == Choice::Local {
+            return Ok(Some(Script::Local));
+        }
+        let Some(disk) = self.disk_of(&machine, &choice) else { return Ok(Some(Script::Local)) };
+        if let Choice::Image(image) = &choice {
+            self.must_be_nobodys(&disk)?;
+            let _one = self.enrolling.lock().await;
+            disks::must_be_made_of(&self.home, &disk, image, (self.clock)()).await?;
+        }
+        // A machine without a disk of here starts images as their kernels, which needs no boot loader.
+        let method = if machine.method == Method::Local { Method::Nbd } else { machine.method };
         let status = disks::status(&self.home).await?;
-        tracing::info!(machine = machine.name, mac = %claim.mac, disk, method = machine.method.as_str(), "starts");
-        if machine.method == Method::Iscsi {
+        tracing::info!(machine = machine.name, mac = %claim.mac, disk, method = method.as_str(), "starts");
+        if method == Method::Iscsi {
             let target = iscsi::name::of_export(&disk);
             let target = target.ok_or_else(|| {
                 Error::invalid(format!("disk {disk} has too long a name for iSCSI"))
@@ -177,9 +265,51 @@ impl HomeMachines {
         let mut arguments = vec![format!("root={}", files.root("/dev/nbd0"))];
         arguments.extend(self.disk_arguments(&files, address, &disk));
         arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
+        if choice == Choice::Rescue {
+            arguments.push(RESCUE.to_owned());
+        }
         let initrd = files.has_initrd();
-        self.remember(&machine.name, FoundBoot { disk: disk.clone(), export, files });
+        self.remember(&machine.name, FoundBoot { choice, disk: disk.clone(), export, files });
         Ok(Some(Script::Kernel(KernelBoot { disk, arguments, host: machine.name, initrd })))
+    }
+
+    /// What a machine chose; its disk where it was not asked.
+    fn choice(&self, request: &BootRequest) -> Result<Choice> {
+        let (Some(menu), Some(text)) = (&self.offer.menu, &request.choice) else {
+            return Ok(Choice::Disk);
+        };
+        let offered = |choice: &Choice| match choice {
+            Choice::Image(image) => menu.images.contains(image),
+            _ => true,
+        };
+        Choice::of(text).filter(offered).ok_or_else(|| Error::not_found("this is not offered"))
+    }
+
+    /// The disk of here that a machine starts from; `None` for its own one.
+    fn disk_of(&self, machine: &Machine, choice: &Choice) -> Option<String> {
+        match choice {
+            Choice::Local => None,
+            Choice::Image(_) => Some(format!("menu-{}", machine.name)),
+            Choice::Disk | Choice::Rescue => {
+                machine.disk.clone().filter(|_| machine.method != Method::Local)
+            }
+        }
+    }
+
+    /// Fails for a disk that a machine of the list starts from: it is not the menu's.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict).
+    fn must_be_nobodys(&self, disk: &str) -> Result<()> {
+        let registry = self.registry.lock();
+        let mut own =
+            registry.machines().iter().filter(|machine| machine.disk.as_deref() == Some(disk));
+        own.next().map_or(Ok(()), |machine| {
+            Err(Error::conflict(format!(
+                "disk {disk} is that of machine {}, and menus use disks of this name: give that machine another one",
+                machine.name
+            )))
+        })
     }
 
     /// The parameters that say which disk the root is on.
@@ -216,20 +346,29 @@ impl HomeMachines {
     }
 
     /// What a machine starts by its kernel.
-    async fn boot(&self, claim: &Claim) -> Result<FoundBoot> {
+    async fn boot(&self, request: &BootRequest) -> Result<FoundBoot> {
         let none = || Error::not_found("this machine is to start no kernel from here");
-        let machine =
-            self.known(claim).filter(|machine| machine.method == Method::Nbd).ok_or_else(none)?;
-        let disk = machine.disk.clone().ok_or_else(none)?;
+        let machine = self.known(&request.machine).ok_or_else(none)?;
+        let choice = self.choice(request)?;
+        let by_kernel = matches!(
+            (&choice, machine.method),
+            (_, Method::Nbd) | (Choice::Image(_), Method::Local)
+        );
+        let disk = self.disk_of(&machine, &choice).filter(|_| by_kernel).ok_or_else(none)?;
+        let verdict = secrets::judge(&self.home, &machine, request.secret.as_deref()).await?;
+        if verdict != SecretVerdict::Known {
+            return Err(none());
+        }
         // It may have got another disk since.
-        let found = self.found.lock().get(&machine.name).filter(|boot| boot.disk == disk).cloned();
+        let is_it = |boot: &&FoundBoot| boot.disk == disk && boot.choice == choice;
+        let found = self.found.lock().get(&machine.name).filter(is_it).cloned();
         if let Some(boot) = found {
             return Ok(boot);
         }
         let shown = disks::show(&self.home, &disk).await?;
         let export = disks::export_of(&shown);
         let files = disks::find(&self.home, &export, &shown.image).await?;
-        let boot = FoundBoot { disk, export, files };
+        let boot = FoundBoot { choice, disk, export, files };
         self.remember(&machine.name, boot.clone());
         Ok(boot)
     }
@@ -286,10 +425,7 @@ impl HomeMachines {
 /// Fails unless a disk that is there is as the rule would make it. What else has its name, such as the disk of a machine
 /// that was forgotten, is somebody's: whoever claims the card would read it.
 fn check_as_made(disk: &DiskView, claim: &Claim, rule: &Rule) -> Result<()> {
-    let of_image = match rule.from.contains(':') {
-        true => disk.image == rule.from,
-        false => images::image_of(&disk.image) == rule.from,
-    };
+    let of_image = disks::is_of(&disk.image, &rule.from);
     let as_made = disk.mode == rule.mode.to_string()
         && disk.unchanged
         && disk.snapshots.is_empty()
@@ -318,20 +454,20 @@ impl Machines for HomeMachines {
         }
     }
 
-    async fn script(&self, claim: &Claim) -> Option<Script> {
-        self.do_script(claim).await.unwrap_or_else(|error| {
-            tracing::warn!(mac = %claim.mac, error = error.message(), "a machine cannot start");
+    async fn script(&self, request: &BootRequest) -> Option<Script> {
+        self.do_script(request).await.unwrap_or_else(|error| {
+            tracing::warn!(mac = %request.machine.mac, error = error.message(), "a machine cannot start");
             Some(Script::Trouble(error.message().to_owned()))
         })
     }
 
-    async fn length(&self, claim: &Claim, which: BootFile) -> Result<u64> {
-        let boot = self.boot(claim).await?;
+    async fn length(&self, request: &BootRequest, which: BootFile) -> Result<u64> {
+        let boot = self.boot(request).await?;
         Ok(boot.files.length(which) + self.front(&boot.files, which).len() as u64)
     }
 
-    async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
-        let FoundBoot { export, files, .. } = self.boot(claim).await?;
+    async fn file(&self, request: &BootRequest, which: BootFile) -> Result<Bytes> {
+        let FoundBoot { export, files, .. } = self.boot(request).await?;
         disks::read(&self.home, &export, &files, which, self.front(&files, which)).await
     }
 }
@@ -354,6 +490,34 @@ mod tests {
             over_image: true,
             snapshots: Vec::new(),
             error: None,
+        }
+    }
+
+    #[test]
+    fn a_menu_has_what_a_machine_can_start_and_its_disk_first() {
+        let menu = MenuOptions { images: vec!["debian".into(), "dos:1".into()], seconds: 5 };
+        let choices = |method, disk: Option<&str>| {
+            let machine = Machine {
+                name: "lab-1".into(),
+                mac: None,
+                uuid: None,
+                disk: disk.map(str::to_owned),
+                method,
+                append: Vec::new(),
+                by_rule: false,
+            };
+            let items = menu.of(&machine).items.into_iter();
+            items.map(|item| item.choice).collect::<Vec<_>>().join(" ")
+        };
+        let images = "image:debian image:dos:1";
+        assert_eq!(choices(Method::Nbd, Some("alice")), format!("disk local {images} rescue"));
+        assert_eq!(choices(Method::Iscsi, Some("alice")), format!("disk local {images}"));
+        assert_eq!(choices(Method::Local, None), format!("local {images}"));
+        for text in ["disk", "local", "rescue", "image:dos:1"] {
+            assert!(Choice::of(text).is_some(), "{text}");
+        }
+        for text in ["", "shell", "image", "DISK"] {
+            assert_eq!(Choice::of(text), None, "{text}");
         }
     }
 

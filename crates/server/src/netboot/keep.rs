@@ -3,17 +3,14 @@
 
 use super::home_machines::HomeMachines;
 use crate::machines::file;
-use block::fs::FsPath;
-use block::{Error, Result};
+use block::Result;
 use engine::Home;
 use netboot::dhcp::{DhcpServer, Lease};
-use netboot::registry::replace_file;
-use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How often what changed is written.
 const PAUSE: Duration = Duration::from_secs(1);
+
 /// The leases of an earlier time.
 pub(super) async fn leases(home: &Home) -> Result<Vec<Lease>> {
     file::read(home.leases()).await
@@ -39,23 +36,14 @@ pub(super) async fn follow(home: &Home, server: &DhcpServer, machines: &HomeMach
 /// Writes all of it.
 pub(super) async fn save(home: &Home, server: &DhcpServer, machines: &HomeMachines) -> Result<()> {
     if let Some(leases) = server.leases() {
-        write(home.leases(), leases).await?;
+        file::write(home.leases(), leases).await?;
     }
     save_sightings(home, machines).await
 }
 
 async fn save_sightings(home: &Home, machines: &HomeMachines) -> Result<()> {
     match machines.changed_sightings() {
-        Some(list) => write(home.machines_seen(), list).await,
+        Some(list) => file::write(home.machines_seen(), list).await,
         None => Ok(()),
     }
-}
-
-async fn write<T: Serialize + Send + 'static>(path: PathBuf, list: Vec<T>) -> Result<()> {
-    block::offload(move || {
-        let bytes = serde_json::to_vec(&list)
-            .map_err(|e| Error::internal("cannot write a list").with_source(e))?;
-        replace_file(&FsPath::from(path.as_path()), &bytes)
-    })
-    .await
 }

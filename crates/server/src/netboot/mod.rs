@@ -16,12 +16,16 @@ mod interface;
 mod keep;
 mod sockets;
 
-pub use home_machines::Rule;
+pub use home_machines::{MenuOptions, Rule};
 
 use crate::http;
 use crate::http::guests::{self, Guests};
 use crate::machines::list;
+use crate::origin::Origin;
 use crate::signals::{Signals, Switch};
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
 use block::program::own_program;
 use block::{Error, Result};
 use bytes::Bytes;
@@ -33,6 +37,7 @@ use netboot::dhcp::leases::AddressRange;
 use netboot::dhcp::server::{Addresses, UnixClock};
 use netboot::dhcp::{BOOT_PORT, DhcpServer, Leases, SERVER_PORT, ServerAddress};
 use netboot::firmware::{self, FirmwareFiles};
+use netboot::http::RequestAddress;
 use netboot::overlay;
 use netboot::tftp::TftpServer;
 use netboot::{MacAddress, RouterAdvertiser};
@@ -84,6 +89,8 @@ pub struct NetbootOptions {
     pub others: Vec<SocketAddr>,
     /// About machines that are not in the list.
     pub unknown: UnknownMachines,
+    /// What machines in the list may choose from; none are asked where it is `None`.
+    pub menu: Option<MenuOptions>,
 }
 
 /// Handing out addresses.
@@ -121,8 +128,8 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
 
     let here = ServerAddress { address, http: http_port };
     let clock: UnixClock = Arc::new(|| world::system().clock.now());
-    let (others, unknown) = (options.others, options.unknown);
-    let offer = BootOffer { here: address, others, overlay, unknown };
+    let NetbootOptions { others, unknown, menu, .. } = options;
+    let offer = BootOffer { here: address, others, overlay, unknown, menu };
     let seen = list::sightings(home).await?;
     let machines = HomeMachines::open(home, offer, Arc::clone(&clock), seen).await?;
     let addresses = match options.dhcp {
@@ -136,7 +143,7 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     let ports = Arc::new(sockets::TransferPorts { address });
     let base = format!("http://{address}:{http_port}");
     let router = netboot::http::router(Arc::clone(&machines) as _, firmware, base.clone());
-    let router = guests::patiently(router, PATIENT);
+    let router = guests::patiently(router, PATIENT).layer(from_fn(note_address));
     let (stop, never) = (Switch::new(), || false);
     let what = match &server.leases() {
         Some(_) => "as the only DHCP server",
@@ -160,6 +167,18 @@ pub async fn run(home: &Home, options: NetbootOptions) -> Result<()> {
     }
     stop.throw();
     keep::save(home, &server, &machines).await
+}
+
+/// Notes where a request comes from.
+async fn note_address(
+    ConnectInfo(origin): ConnectInfo<Origin>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if let Some(address) = origin.address() {
+        request.extensions_mut().insert(RequestAddress(address));
+    }
+    next.run(request).await
 }
 
 /// Who ends iPXE's wait for an IPv6 router, by which socket; `None` where frames may not be sent, or the interface

@@ -4,12 +4,13 @@ use super::netboot::MethodArg;
 use super::runnable::{Invocation, Runnable, writes};
 use crate::output::{Output, Table, fields, moment};
 use crate::site;
-use block::Result;
+use block::{Error, Result};
 use clap::Subcommand;
 use engine::Home;
 use netboot::registry::Machine;
 use server::machines::assign::{self, Assignment};
 use server::machines::list::{self, MachineListView};
+use server::machines::secrets;
 use server::remote::RemoteServer;
 use std::process::ExitCode;
 
@@ -38,6 +39,15 @@ Examples:
 
 A running sojourn netboot follows within a second.")]
     Assign(Assign),
+    /// Have a machine give a secret before it is told what to start; prints a new one
+    #[command(after_help = "\
+Examples:
+  sojourn machine secret lab-1            a new one, in place of any earlier one
+  sojourn machine secret lab-1 --remove   it starts without one
+
+The secret is shown once. Type it where iPXE asks for a password, or give it to an iPXE of your own:
+  set secret SECRET")]
+    Secret(SecretArgs),
     /// Forget a machine; its disk stays
     #[command(after_help = "\
 Examples:
@@ -53,6 +63,23 @@ pub(crate) struct MachineNameArgs {
     /// Its MAC address, the UUID of its board, or its name
     #[arg(value_name = "MAC|UUID|NAME")]
     machine: String,
+}
+
+/// Arguments of `sojourn machine secret`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SecretArgs {
+    /// Its MAC address, the UUID of its board, or its name
+    #[arg(value_name = "MAC|UUID|NAME")]
+    machine: String,
+    /// It needs none from now on
+    #[arg(long)]
+    remove: bool,
+}
+
+/// What is told of a new secret.
+#[derive(Debug, serde::Serialize)]
+struct MadeSecret {
+    secret: String,
 }
 
 /// Arguments of `sojourn machine assign`.
@@ -122,6 +149,14 @@ async fn run(verb: &MachineCommand, home: &Home, output: Output) -> Result<()> {
             let assigned = args.assignment().carry_out(home, &args.machine, |_| Ok(()), ask);
             tell_assigned(&assigned.await?, output)
         }
+        MachineCommand::Secret(args) if args.remove => {
+            secrets::remove(home, &args.machine).await?;
+            output.done(&format!("machine {} starts without a secret", args.machine))
+        }
+        MachineCommand::Secret(args) => {
+            let made = MadeSecret { secret: secrets::create(home, &args.machine).await? };
+            output.print(&made, || made.secret.clone())
+        }
         MachineCommand::Forget(who) => {
             tell_forgotten(&assign::forget(home, &who.machine).await?, output)
         }
@@ -136,6 +171,9 @@ async fn run_on(verb: &MachineCommand, server: &RemoteServer, output: Output) ->
         MachineCommand::Assign(args) => {
             tell_assigned(&server.assign(&args.machine, &args.assignment()).await?, output)
         }
+        MachineCommand::Secret(_) => Err(Error::unsupported(
+            "secrets are made where the server is: run it there, without --server",
+        )),
         MachineCommand::Forget(who) => {
             tell_forgotten(&server.forget_machine(&who.machine).await?, output)
         }

@@ -7,10 +7,14 @@ use disk::Mode;
 use engine::Home;
 use netboot::dhcp::leases::AddressRange;
 use netboot::registry::Method;
-use server::netboot::{Handing, NetbootOptions, Rule, UnknownMachines};
+use server::netboot::{Handing, MenuOptions, NetbootOptions, Rule, UnknownMachines};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use store::ImageName;
+
+/// Images that a screen of 80 columns and 25 lines shows beside the rest.
+const MOST_IMAGES: usize = 16;
 
 /// Arguments of `sojourn netboot`.
 #[derive(Debug, clap::Args)]
@@ -22,6 +26,8 @@ Examples:
                                                     new machines get a disk each
   sojourn netboot --interface lab0 --dhcp 10.0.0.100-10.0.0.200
                                                     as the only DHCP server of that network
+  sojourn netboot --interface lan0 --menu --menu-image debian
+                                                    who sits at a machine chooses what it starts
 
 The home's server must run, and listen where the machines reach it:
   sojourn serve --nbd 10.0.0.1:10809 --iscsi 10.0.0.1:3260 --insecure
@@ -56,6 +62,16 @@ pub(crate) struct Args {
     /// too; may be repeated
     #[arg(long, value_name = "IP:PORT")]
     also: Vec<SocketAddr>,
+    /// Have machines in the list show a menu: their disk, their own disk, images, repairs
+    #[arg(long)]
+    menu: bool,
+    /// An image that the menu offers to any of them, on a disk that forgets what is written; may be repeated
+    #[arg(long, value_name = "IMAGE", requires = "menu")]
+    menu_image: Vec<String>,
+    /// How long a menu waits for somebody, in seconds
+    #[arg(long, value_name = "SECONDS", requires = "menu", default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    menu_seconds: u32,
     /// What a machine gets that is not in the list: no answer, or a screen that says who it is
     #[arg(
         long,
@@ -147,8 +163,23 @@ async fn run(args: &Args, home: &Home) -> Result<()> {
         helper: args.helper.clone(),
         others: args.also.clone(),
         unknown,
+        menu: menu(args)?,
     };
     server::netboot::run(home, options).await
+}
+
+/// What machines may choose from.
+fn menu(args: &Args) -> Result<Option<MenuOptions>> {
+    if args.menu_image.len() > MOST_IMAGES {
+        return Err(Error::invalid(format!(
+            "a menu has room for {MOST_IMAGES} images: leave some --menu-image out"
+        )));
+    }
+    for image in &args.menu_image {
+        image.parse::<ImageName>()?;
+    }
+    let (images, seconds) = (args.menu_image.clone(), args.menu_seconds);
+    Ok(args.menu.then_some(MenuOptions { images, seconds }))
 }
 
 fn rule(args: &Args, from: &str) -> Result<Rule> {

@@ -88,6 +88,12 @@ fn what_works_on_a_home_works_on_a_server() {
         assert_eq!(user.line(line).ok(), lab.line(line).ok(), "{line}");
     }
     user.line("machine assign lab-2 --from debian").fails(3, &["no machine lab-2"]);
+    user.line("machine secret lab-1").fails(10, &["without --server"]);
+    lab.line("machine secret lab-2").fails(3, &["no machine lab-2"]);
+    let secret = lab.json("machine secret lab-1")["secret"].as_str().map(str::len);
+    assert_eq!(secret, Some("aaaa-aaaa-aaaa-aaaa".len()));
+    assert!(!lab.line("--json machine show lab-1").ok().contains("secret"));
+    lab.line("machine secret lab-1 --remove").ok();
     assert!(user.line(&format!("machine forget {mac}")).ok().contains("is still there"));
     user.line("machine forget lab-1").fails(3, &["no machine lab-1"]);
     assert!(user.line("status").ok().contains("process"));
