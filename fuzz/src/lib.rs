@@ -6,6 +6,7 @@
 //! crates under test.
 
 pub mod exports;
+pub mod machines;
 pub mod tls;
 pub mod trace;
 pub mod vhost_user;
@@ -28,10 +29,17 @@ thread_local! {
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     RUNTIME.with(|cell| {
         cell.get_or_init(|| {
-            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
         })
         .block_on(work)
     })
+}
+
+/// Runs a future to its end in time that goes by as soon as nothing else is to be done.
+pub fn block_on_in_no_time<T>(work: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(work)
 }
 
 /// A directory in memory where there is one; it is removed with the process' scratch.
