@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(30);
 
 const OURS: &str = "sojourn, iSCSI";
+/// The same where a connection sleeps at once: how much of the processor's time is for looking.
+const ASLEEP: &str = "sojourn, asleep";
 const OUR_NBD: &str = "sojourn, NBD";
 const TGT: &str = "tgt";
 
@@ -29,13 +31,14 @@ const fn goal(peer: &'static str, depth: usize, figure: Figure, ratio: f64) -> C
     Comparison { ours: OURS, peer, writes: false, depth, figure, ratio }
 }
 
-const GOALS: [Comparison; 6] = [
+const GOALS: [Comparison; 7] = [
     goal(TGT, 1, Figure::Rate, 3.0),
     goal(TGT, 32, Figure::Rate, 3.0),
     goal(OUR_NBD, 1, Figure::Rate, 0.8),
     goal(OUR_NBD, 32, Figure::Rate, 0.8),
     goal(TGT, 1, Figure::Cpu, 0.4),
     goal(TGT, 32, Figure::Cpu, 0.4),
+    Comparison { ours: ASLEEP, ..goal(TGT, 1, Figure::Cpu, 0.4) },
 ];
 
 /// Measures in `dir`: `rounds` windows of each load at each server, in turn.
@@ -51,7 +54,10 @@ pub(crate) fn run(
     let image = dir.join("image.raw");
     content::write_image(&image, SIZE).context("cannot write the image")?;
     let mut left_out = Vec::new();
-    let mut servers = ours(sojourn, dir, &image)?;
+    let [iscsi, nbd] = ours(sojourn, &dir.join("iscsi-home"), &image, OURS, "")?;
+    let [asleep, _] =
+        ours(sojourn, &dir.join("asleep-home"), &image, ASLEEP, "busy_poll_us = 0\n")?;
+    let mut servers = vec![iscsi, asleep, nbd];
     match tgt::start(TGT, dir, &image) {
         Ok(server) => servers.push(server),
         Err(e) => left_out.push(format!("tgt: {e:#}")),
@@ -60,17 +66,23 @@ pub(crate) fn run(
     side_by_side::run(title, servers, left_out, &GOALS, window, rounds)
 }
 
-/// One server, and a disk that it serves by both protocols.
-fn ours(sojourn: &Path, dir: &Path, image: &Path) -> Result<Vec<Served>> {
-    let at = dir.join("iscsi-home");
+/// One server with its home at `at` and this in its configuration, and a disk that it serves by both protocols.
+fn ours(
+    sojourn: &Path,
+    at: &Path,
+    image: &Path,
+    name: &'static str,
+    serve: &str,
+) -> Result<[Served; 2]> {
     let store = at.join("store");
     let store = store.to_str().context("the path of the scratch directory is not text")?;
-    let home = Home::make(sojourn, &at, store, Vec::new())?;
+    let home = Home::make(sojourn, at, store, Vec::new())?;
     home.import(image, "bench")?;
     home.run(&["disk", "create", "disk", "--from", "bench"])?;
     let (nbd, iscsi) = (free_address()?, free_address()?);
     let cache = block::ByteSize(2 * SIZE);
-    let configuration = format!("[cache]\nsize = \"{cache}\"\n[serve]\niscsi = [\"{iscsi}\"]\n");
+    let configuration =
+        format!("[cache]\nsize = \"{cache}\"\n[serve]\niscsi = [\"{iscsi}\"]\n{serve}");
     let serving = home.serve(&configuration, Some(nbd))?;
     await_port(iscsi)?;
     let tree = Tree::new(serving.pid());
@@ -78,9 +90,9 @@ fn ours(sojourn: &Path, dir: &Path, image: &Path) -> Result<Vec<Served>> {
     let by_nbd = move |_: Job| -> Result<Box<dyn Driven>> {
         Ok(Box::new(BenchConnection::open_at(&Endpoint::Tcp(nbd), "disk")?))
     };
-    Ok(vec![
+    Ok([
         Served {
-            name: OURS,
+            name,
             open: opener(iscsi, "iqn.2026-11.io.sojourn:disk", 0),
             tree: tree.clone(),
             _process: Rc::<(_, _)>::clone(&process),
