@@ -3,7 +3,7 @@
 use crate::common::{Lab, MIB};
 
 /// A small load for `simulate disk`.
-const SMALL: &str = "--files 20000 --requests 2000 --scheduler cats --seeds 1";
+const SMALL: &str = "--files 20000 --layout 42 --requests 2000 --scheduler cats --seeds 1";
 
 #[test]
 fn a_file_is_only_read_and_the_profile_simulates() {

@@ -4,7 +4,7 @@ use crate::common::Lab;
 use std::fmt::Write;
 
 /// A load that is small enough for a test.
-const SMALL: &str = "--files 20000 --requests 4000 --seeds 2";
+const SMALL: &str = "--files 20000 --layout 42 --requests 4000 --seeds 2";
 
 #[test]
 fn schedulers_are_compared_with_intervals_a_winner_and_plots() {
@@ -33,6 +33,28 @@ fn schedulers_are_compared_with_intervals_a_winner_and_plots() {
     assert!(csv.starts_with("profile,scheduler,service_ms,service_ms_half,"), "{csv}");
     let text = lab.line(&line).ok();
     assert!(text.contains("response ms") && text.contains("+-"), "{text}");
+}
+
+#[test]
+fn every_run_draws_files_of_its_own_unless_their_layout_is_held() {
+    let lab = Lab::empty();
+    let run = |words: &str| {
+        let small = "--scheduler clook --files 2000 --requests 2000";
+        lab.json(&format!("simulate disk {small} {words}"))
+    };
+    let mean = |words: &str| run(words)["rows"][0]["response_ms"]["mean"].as_f64().unwrap();
+    for load in ["surge", "buffered"] {
+        let of = |words: &str| mean(&format!("--load {load} --seed 5 --seeds 1 {words}"));
+        assert_eq!(of(""), of("--layout 5"), "{load}");
+        assert_ne!(of(""), of("--layout 6"), "{load}");
+    }
+    // Of more seeds than layouts are kept, the later ones are drawn again, and are the same.
+    let many = run("--seeds 18 --scheduler clook");
+    let row = |at: usize| many["rows"][at]["response_ms"].to_string();
+    assert_eq!(row(0), row(1));
+    let (each, held) = (run("--seeds 1"), run("--seeds 1 --layout 7"));
+    assert!(each["load"].as_str().unwrap().ends_with("of another layout in each run"), "{each}");
+    assert!(held["load"].as_str().unwrap().ends_with("all of layout 7"), "{held}");
 }
 
 #[test]

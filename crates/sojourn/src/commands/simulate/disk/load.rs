@@ -9,14 +9,16 @@ use schedule::load::layout::{self, Layout};
 use schedule::load::random::{AccessPattern, Accesses, Closed, OpenLoad};
 use schedule::load::replay::{Replay, ReplaySelection};
 use schedule::load::surge::{Habits, Surge};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Sectors of the disk for each file of the seed's layout: a million on the seed's disk.
 const SECTORS_PER_FILE: u64 = 143;
 
-/// The seed of the layout: the same files for all runs.
-const LAYOUT_SEED: u64 = 42;
+/// Layouts that are kept for the next scheduler: 25 MB each with a million files.
+const KEPT_LAYOUTS: usize = 16;
 
 /// What asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,6 +50,10 @@ pub(super) struct DiskLoadArgs {
     /// Files of surge and buffered [default: one for each 73 KB of the disk, at most a million]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(layout::MOST)))]
     files: Option<u32>,
+    /// Seed of where the files of surge and buffered lie, for all runs [default: each run's own, so that
+    /// intervals cover it]
+    #[arg(long, value_name = "N")]
+    layout: Option<u64>,
     /// Memory of the page cache of buffered
     #[arg(long, value_name = "SIZE", default_value = "65M")]
     memory: ByteSize,
@@ -75,8 +81,30 @@ pub(super) struct DiskLoadArgs {
 
 /// What all runs on one disk share.
 pub(super) enum SharedWorkload {
-    Files(Arc<Layout>),
+    Files(FileLayouts),
     Sectors(u64),
+}
+
+/// Where the files of one disk lie, by the seed that this is drawn from.
+pub(super) struct FileLayouts {
+    sectors: u64,
+    files: u32,
+    drawn: RefCell<BTreeMap<u64, Arc<Layout>>>,
+}
+
+impl FileLayouts {
+    /// The layout of a seed. The first few are kept, as every scheduler is run with the same seeds.
+    fn of(&self, seed: u64) -> Result<Arc<Layout>> {
+        let mut drawn = self.drawn.borrow_mut();
+        if let Some(layout) = drawn.get(&seed) {
+            return Ok(Arc::clone(layout));
+        }
+        let layout = Arc::new(Layout::new(self.sectors, self.files, seed)?);
+        if drawn.len() < KEPT_LAYOUTS {
+            drawn.insert(seed, Arc::clone(&layout));
+        }
+        Ok(layout)
+    }
 }
 
 /// A number above 0 that is one.
@@ -102,10 +130,13 @@ impl DiskLoadArgs {
         let clients = self.clients;
         let percent = self.reads * 100.0;
         match self.load {
-            LoadKind::Surge => format!("surge: {clients} processes read files with O_DIRECT"),
+            LoadKind::Surge => {
+                format!("surge: {clients} processes read files with O_DIRECT{}", self.places())
+            }
             LoadKind::Buffered => format!(
-                "buffered: {clients} processes read files through {} of page cache",
-                self.memory
+                "buffered: {clients} processes read files through {} of page cache{}",
+                self.memory,
+                self.places()
             ),
             LoadKind::Random | LoadKind::Sequential => format!(
                 "{} clients, {} accesses of {}, {percent} % reads, {} ms to think",
@@ -122,6 +153,14 @@ impl DiskLoadArgs {
         }
     }
 
+    /// Which files are read, for the line.
+    fn places(&self) -> String {
+        match self.layout {
+            Some(seed) => format!(", all of layout {seed}"),
+            None => ", of another layout in each run".to_owned(),
+        }
+    }
+
     /// What all runs on a disk of so many sectors share.
     pub(super) fn prepare(&self, sectors: u64) -> Result<SharedWorkload> {
         let files =
@@ -130,8 +169,11 @@ impl DiskLoadArgs {
             return Ok(SharedWorkload::Sectors(sectors));
         }
         let fit = (sectors / SECTORS_PER_FILE).clamp(1, u64::from(layout::MOST)) as u32;
-        let layout = Layout::new(sectors, self.files.unwrap_or(fit), LAYOUT_SEED)?;
-        Ok(SharedWorkload::Files(Arc::new(layout)))
+        Ok(SharedWorkload::Files(FileLayouts {
+            sectors,
+            files: self.files.unwrap_or(fit),
+            drawn: RefCell::default(),
+        }))
     }
 
     /// The load of one run.
@@ -144,7 +186,9 @@ impl DiskLoadArgs {
             return self.replay();
         }
         let sectors = match prepared {
-            SharedWorkload::Files(layout) => return Ok(self.files_read(layout, seed)),
+            SharedWorkload::Files(layouts) => {
+                return Ok(self.files_read(layouts.of(self.layout.unwrap_or(seed))?, seed));
+            }
             SharedWorkload::Sectors(sectors) => *sectors,
         };
         let accesses = self.accesses(sectors)?;
@@ -160,14 +204,14 @@ impl DiskLoadArgs {
         Ok(Box::new(Closed::new(accesses, self.clients, self.think, seed)))
     }
 
-    fn files_read(&self, layout: &Arc<Layout>, seed: u64) -> Box<dyn loads::Load> {
+    fn files_read(&self, layout: Arc<Layout>, seed: u64) -> Box<dyn loads::Load> {
         let habits = Habits { processes: self.clients, ..Habits::default() };
         match self.load {
             LoadKind::Buffered => {
                 let pages = (self.memory.0 / 4096).min(1 << 28) as usize;
-                Box::new(BufferedLoad::new(layout.clone(), habits, pages, seed))
+                Box::new(BufferedLoad::new(layout, habits, pages, seed))
             }
-            _ => Box::new(Surge::new(layout.clone(), habits, seed)),
+            _ => Box::new(Surge::new(layout, habits, seed)),
         }
     }
 
