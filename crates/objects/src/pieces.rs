@@ -200,15 +200,12 @@ impl PieceCache {
         }
         let (this, path) = (self.clone(), path.clone());
         let fetch = async move {
-            let range = number * PIECE..(number + 1) * PIECE;
-            let found = this.inner.get_ranges(&path, &[range]).await;
-            let bytes = match found {
-                Ok(mut parts) => Ok(parts.pop().unwrap_or_default()),
-                Err(e) => Err(Arc::new(e)),
+            // Another fetch may have ended since it was looked for.
+            let kept = if this.disk.has(name) { this.disk.read(name).await } else { None };
+            let bytes = match kept {
+                Some(bytes) => Ok(bytes),
+                None => this.fetch(name, &path, number).await.map_err(Arc::new),
             };
-            if let Ok(bytes) = &bytes {
-                this.disk.keep(name, bytes.clone()).await;
-            }
             this.flights.lock().remove(&name);
             bytes
         };
@@ -221,6 +218,14 @@ impl PieceCache {
             flights.insert(name, weak);
         }
         fetch
+    }
+
+    /// Fetches a piece, and keeps it.
+    async fn fetch(&self, name: PieceName, path: &Path, number: u64) -> Result<Bytes> {
+        let range = number * PIECE..(number + 1) * PIECE;
+        let bytes = self.inner.get_ranges(path, &[range]).await?.pop().unwrap_or_default();
+        self.disk.keep(name, bytes.clone()).await;
+        Ok(bytes)
     }
 
     async fn range(&self, path: &Path, range: &Range<u64>) -> Result<Bytes> {
