@@ -240,7 +240,7 @@ fn again(server: &str, request: &BootRequest) -> String {
 }
 
 /// A word that iPXE takes as it stands: no space, nothing that it replaces, and not one of its own.
-fn word(text: &str) -> Result<&str> {
+pub(crate) fn word(text: &str) -> Result<&str> {
     let plain =
         text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'\'' | b'"'));
     let own =

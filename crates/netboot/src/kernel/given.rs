@@ -6,6 +6,7 @@
 
 use super::tree::{FileTree, LONGEST_INITRD, LONGEST_KERNEL, PIECE};
 use crate::registry::replace_file;
+use crate::script;
 use block::fs::{File, FsPath, Open};
 use block::lock::{LockFile, Taking};
 use block::{ByteSize, Error, Result};
@@ -75,13 +76,7 @@ pub fn parameters(text: &str) -> Result<Vec<String>> {
             "the kernel takes no more than {LONGEST_COMMAND_LINE} bytes of parameters"
         )));
     }
-    let plain = |word: &str| {
-        word.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'\'' | b'"'))
-            && !word.contains("${")
-            && !word.starts_with('#')
-            && !matches!(word, "||" | "&&" | ";")
-    };
-    match text.split_whitespace().find(|word| !plain(word)) {
+    match text.split_whitespace().find(|word| script::word(word).is_err()) {
         Some(word) => Err(Error::invalid(format!(
             "{word:?} cannot stand in an iPXE script: a parameter has letters, digits and signs, but no quotation \
              mark, no backslash and no ${{"
