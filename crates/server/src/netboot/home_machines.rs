@@ -107,6 +107,15 @@ impl MenuOptions {
     }
 }
 
+/// How a machine reaches a disk of here. One whose own disk is elsewhere starts images by their kernels, which needs no
+/// boot loader.
+fn method_of(machine: &Machine) -> Method {
+    match machine.method {
+        Method::Local => Method::Nbd,
+        method => method,
+    }
+}
+
 /// What machines are offered.
 pub(super) struct BootOffer {
     /// Where they reach the home's server.
@@ -229,17 +238,13 @@ impl HomeMachines {
             }
             _ => self.choice(request)?,
         };
-        if choice == Choice::Local {
-            return Ok(Some(Script::Local));
-        }
         let Some(disk) = self.disk_of(&machine, &choice) else { return Ok(Some(Script::Local)) };
         if let Choice::Image(image) = &choice {
             self.must_be_nobodys(&disk)?;
             let _one = self.enrolling.lock().await;
             disks::must_be_made_of(&self.home, &disk, image, (self.clock)()).await?;
         }
-        // A machine without a disk of here starts images as their kernels, which needs no boot loader.
-        let method = if machine.method == Method::Local { Method::Nbd } else { machine.method };
+        let method = method_of(&machine);
         let status = disks::status(&self.home).await?;
         tracing::info!(machine = machine.name, mac = %claim.mac, disk, method = method.as_str(), "starts");
         if method == Method::Iscsi {
@@ -350,11 +355,8 @@ impl HomeMachines {
         let none = || Error::not_found("this machine is to start no kernel from here");
         let machine = self.known(&request.machine).ok_or_else(none)?;
         let choice = self.choice(request)?;
-        let by_kernel = matches!(
-            (&choice, machine.method),
-            (_, Method::Nbd) | (Choice::Image(_), Method::Local)
-        );
-        let disk = self.disk_of(&machine, &choice).filter(|_| by_kernel).ok_or_else(none)?;
+        let disk = self.disk_of(&machine, &choice).filter(|_| method_of(&machine) == Method::Nbd);
+        let disk = disk.ok_or_else(none)?;
         let verdict = secrets::judge(&self.home, &machine, request.secret.as_deref()).await?;
         if verdict != SecretVerdict::Known {
             return Err(none());
