@@ -61,8 +61,9 @@ pub struct InitiatorLimits {
     /// refused. One that begins a session anew needs no place for it. 0 is no limit, but that a client which has a
     /// quarter of [`connections`](Self::connections) gets no more once half of them are taken.
     pub client_connections: usize,
-    /// Bytes that the commands of all sessions may hold at a time, beside 1 MiB for each session; what finds no room is
-    /// answered with TASK SET FULL, and its initiator sends it again.
+    /// Bytes that the commands of all sessions may hold at a time, beside 1 MiB for each session; of that
+    /// one client has half at the most. What finds no room is answered with TASK SET FULL or BUSY, and its initiator
+    /// sends it again.
     pub held_bytes: u64,
     /// Silence until a session ends that is told of targets and uses none.
     pub discovery_silence: Duration,

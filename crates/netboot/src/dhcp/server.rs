@@ -207,8 +207,7 @@ fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> Socke
 mod tests {
     use super::*;
     use crate::dhcp::option;
-    use crate::identity::BootRequest;
-    use crate::identity::Claim;
+    use crate::identity::{BootRequest, Claim};
     use crate::kernel::BootFile;
     use crate::script::Script;
     use crate::turns::slot_of;

@@ -72,7 +72,7 @@ pub async fn load(home: &Home) -> Result<Registry> {
 /// Changes the list, durably, and does something else about what became of it, before anybody changes it again.
 ///
 /// # Errors
-/// As [`update`], and any error from `then`: the list is changed then.
+/// Any error that [`update`] gives, with the list as it was; any error from `then`, with the list changed already.
 pub(super) async fn update_then<T: Send + 'static>(
     home: &Home,
     change: impl FnOnce(&mut Registry) -> Result<T> + Send + 'static,
